@@ -427,6 +427,10 @@ class Guard:
         """Return a plugin of a runner; see `agentguard.integrations.google_adk.plugin.GuardPlugin`."""
         return self.integrate("google_adk", **options)
 
+    def claude_agent_sdk(self, options: Any = None, **settings: Any) -> Any:
+        """Return options with hooks; see `agentguard.integrations.claude_agent_sdk.hooks`."""
+        return self.integrate("claude_agent_sdk", options, **settings)
+
     @property
     def openai_agents(self) -> Any:
         """Guarded runner of agents; see `agentguard.integrations.openai_agents.runner.GuardedRunner`."""

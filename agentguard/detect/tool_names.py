@@ -43,21 +43,22 @@ def is_read_tool(name: str) -> bool:
 @lru_cache(maxsize=4_096)
 def is_terminal_tool(name: str) -> bool:
     """Return whether a tool ends the run, such as "submit", "finish" or "transfer_to_human_agents"."""
-    return _TERMINAL_PATTERN.match(_normalize_name(name)) is not None
+    return _TERMINAL_PATTERN.match(normalize_tool_name(name)) is not None
 
 
 @lru_cache(maxsize=4_096)
 def is_handoff_tool(name: str) -> bool:
     """Return whether a tool hands the run to a person."""
-    return _HANDOFF_PATTERN.match(_normalize_name(name)) is not None
+    return _HANDOFF_PATTERN.match(normalize_tool_name(name)) is not None
 
 
-def _normalize_name(name: str) -> str:
+@lru_cache(maxsize=4_096)
+def normalize_tool_name(name: str) -> str:
     """Return the name in snake case without the prefix of its server: "mcp__files__readFile", "read_file"."""
     bare = _PREFIX_PATTERN.sub("", name[:200])
     return _SEPARATOR_PATTERN.sub("_", _CAMEL_PATTERN.sub("_", bare).lower()).strip("_")
 
 
 def _find_verb(name: str) -> str:
-    words = _normalize_name(name).split("_")
+    words = normalize_tool_name(name).split("_")
     return next((word for word in words if word in _WRITE_VERBS or word in _READ_VERBS), "")

@@ -14,6 +14,9 @@ from agentguard.trajectory.model import Step, ToolCall
 _MAX_EFFECTS = 20
 _MAX_CHARS = 300
 
+_REJECTED_ANSWER = "Your last answer was dropped before anything in it ran."
+_REFUSED_CALL = "This call was not run."
+
 _DEFAULT_ADVICE = "Look again at what was asked and at what has been observed, and choose another way."
 
 
@@ -81,12 +84,17 @@ def format_rejection(hypothesis: Hypothesis, effects: Sequence[Effect]) -> str:
         effects: effects that remain although the agent no longer sees their calls.
     """
     parts = [
-        "[guard] Your last answer was dropped before anything in it ran.",
+        f"[guard] {_REJECTED_ANSWER}",
         to_sentence(hypothesis.reason),
         format_advice(hypothesis),
         *format_effect_notes(effects),
     ]
     return " ".join(part for part in parts if part)
+
+
+def format_call_refusal(rejection: str) -> str:
+    """Return a rejection for an integration that refuses single calls, while others of the answer run."""
+    return rejection.replace(_REJECTED_ANSWER, _REFUSED_CALL)
 
 
 def format_effect_notes(effects: Sequence[Effect]) -> list[str]:

@@ -269,6 +269,10 @@ class EffectLedger:
         equal = (effect for effect in self._store.effects() if effect.id in ids and effect.is_done)
         return max(equal, key=lambda effect: effect.occurrence, default=None)
 
+    def has_call(self, key: str) -> bool:
+        """Return whether a call with this key has been claimed on the current branch."""
+        return self._call_counts[key] > 0
+
     def count_refusal(self, effect: Effect) -> bool:
         """Count a refusal to run a call again; return True if the call may run after all.
 

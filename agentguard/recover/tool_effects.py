@@ -11,7 +11,7 @@ from typing import Any
 
 from agentguard.detect.result_classification import ResultReason, classify_result
 from agentguard.detect.step_facts import canonicalize_json
-from agentguard.detect.tool_names import is_write_tool
+from agentguard.detect.tool_names import is_write_tool, normalize_tool_name
 from agentguard.errors import ConfigError
 
 
@@ -82,13 +82,28 @@ def from_annotations(annotations: Mapping[str, Any]) -> ToolEffect:
     return ToolEffect(effect=effect, idempotent=idempotent)
 
 
+def read_stated_effect(annotations: Any) -> ToolEffect | None:
+    """Return the effect that the annotations of an MCP tool state; None if they state none.
+
+    The protocol's defaults call each tool destructive, so a missing hint declares nothing.
+    """
+    if not isinstance(annotations, Mapping):
+        return None
+    stated = {name: value for name, value in annotations.items() if value is not None}
+    try:
+        effect = from_annotations(stated)
+    except ConfigError:
+        return None
+    return effect if stated.get("readOnlyHint") is True or "destructiveHint" in stated else None
+
+
 def is_irreversible_name(tool: str) -> bool:
     """Return whether the name of an undeclared tool has a verb of change or of payment."""
-    return is_write_tool(tool) or _PAYMENT_PATTERN.search(tool.lower()) is not None
+    return is_write_tool(tool) or _PAYMENT_PATTERN.search(normalize_tool_name(tool)) is not None
 
 
 _PAYMENT_PATTERN = re.compile(
-    r"(?:^|[_\W])(?:charge|transfer|purchase|order|withdraw|debit|deposit|wire|submit|execute|deploy)(?:[_\W]|$)"
+    r"(?:^|_)(?:charge|transfer|purchase|order|withdraw|debit|deposit|wire|submit|execute|deploy)(?:_|$)"
 )
 
 

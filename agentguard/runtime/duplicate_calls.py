@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from agentguard.detect.base import Finding
 from agentguard.detect.result_classification import ResultStatus, classify_result
+from agentguard.detect.tool_names import normalize_tool_name
 from agentguard.recover.agent_messages import format_effects
 from agentguard.recover.effect_ledger import Effect, EffectLedger
 from agentguard.recover.recovery_policy import REPEATED_CALL_TRIGGER
@@ -19,8 +20,8 @@ DUPLICATE_CALL_TRIGGER: Final = "duplicate_call"
 _DUPLICATE_CODES = ("mast:step_repetition",)
 _REPETITION_CODES = ("agent_error:reflection.progress_misjudge",)
 _NEW_EFFECT_PATTERN = re.compile(
-    r"(?:^|[_\W])(?:charge|transfer|purchase|order|withdraw|debit|deposit|wire|pay|buy|refund|book|reserve|send"
-    r"|reply|email|publish|schedule|register|create|exchange)(?:[_\W]|$)"
+    r"(?:^|_)(?:charge|transfer|purchase|order|withdraw|debit|deposit|wire|pay|buy|refund|book|reserve|send"
+    r"|reply|email|publish|schedule|register|create|exchange)(?:_|$)"
 )
 """Names of undeclared tools whose second call has a second effect, such as another payment or message."""
 
@@ -52,6 +53,15 @@ def find_duplicate_call(turn: Step, ledger: EffectLedger) -> ToolCall | None:
     return None
 
 
+def find_equal_call(call: ToolCall, calls: Iterable[ToolCall], ledger: EffectLedger) -> ToolCall | None:
+    """Return one of the calls that equals ``call``, if `find_duplicate_call` covers its tool."""
+    if not ledger.may_destroy(call.name) or ledger.permits_repetition(call.name):
+        return None
+    key = ledger.compute_key(call.name, call.arguments or {})
+    same = (one for one in calls if one.name == call.name)
+    return next((one for one in same if ledger.compute_key(one.name, one.arguments or {}) == key), None)
+
+
 def build_duplicate_finding(turn: Step, call: ToolCall) -> Finding:
     """Build the finding for a call that `find_duplicate_call` returned."""
     return Finding(
@@ -79,7 +89,7 @@ def find_repeated_call(turn: Step, steps: Sequence[Step], ledger: EffectLedger) 
         if not ledger.may_destroy(call.name) or ledger.permits_repetition(call.name):
             continue
         is_declared = ledger.is_declared(call.name)
-        if not is_declared and not _NEW_EFFECT_PATTERN.search(call.name.lower()):
+        if not is_declared and not _NEW_EFFECT_PATTERN.search(normalize_tool_name(call.name)):
             continue
         effect = ledger.find_completed_call(call.name, call.arguments or {})
         if effect is None or not _is_success(effect.result.lower()):

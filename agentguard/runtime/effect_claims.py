@@ -8,7 +8,7 @@ from typing import Final
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.result_classification import classify_result
-from agentguard.detect.tool_names import is_read_tool, is_terminal_tool
+from agentguard.detect.tool_names import is_read_tool, is_terminal_tool, normalize_tool_name
 from agentguard.recover.effect_ledger import EffectLedger
 from agentguard.trajectory.model import Source, Step, Trajectory
 
@@ -81,7 +81,7 @@ def _collect_participles(run: Trajectory) -> dict[str, set[str]]:
     for tool in run.tools:
         if is_read_tool(tool.name) or is_terminal_tool(tool.name):
             continue
-        verb = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tool.name).lower().strip("_"))[0]
+        verb = normalize_tool_name(tool.name).partition("_")[0]
         if len(verb) > 2:
             for participle in _build_participles(verb):
                 found.setdefault(participle, set()).add(tool.name)

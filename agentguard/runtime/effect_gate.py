@@ -110,9 +110,13 @@ class EffectGate:
     def record_refusal(self, state: RunState, turn: Step, trigger: Finding) -> None:
         """Record that the calls of a turn were refused."""
         self._refused_turns.add(compute_turn_signature(turn))
-        if trigger.detector in (DUPLICATE_CALL_TRIGGER, REPEATED_CALL_TRIGGER):
-            calls = (state.ledger.compute_key(call.name, call.arguments or {}) for call in turn.tool_calls)
-            self._held_keys.update(calls)
+        if trigger.detector not in (DUPLICATE_CALL_TRIGGER, REPEATED_CALL_TRIGGER):
+            return
+        for call in turn.tool_calls:
+            key = state.ledger.compute_key(call.name, call.arguments or {})
+            # A refused pair may run one by one. If one of the two has run, the other one is a repetition.
+            if trigger.detector == REPEATED_CALL_TRIGGER or not state.ledger.has_call(key):
+                self._held_keys.add(key)
 
 
 def _is_declared_destructive(state: RunState, tool: str) -> bool:

@@ -17,6 +17,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
     "integration",
     group="agentguard.integrations",
     builtin={
+        "claude_agent_sdk": "agentguard.integrations.claude_agent_sdk.hooks:build_guarded_options",
         "crewai": "agentguard.integrations.crewai.llm:build_guarded_llm",
         "google_adk": "agentguard.integrations.google_adk.plugin:GuardPlugin",
         "langchain": "agentguard.integrations.langchain.middleware:GuardMiddleware",

@@ -53,4 +53,7 @@ def test_every_built_in_integration_has_a_world() -> None:
     in_own_environment = {"google_adk": "google.adk", "crewai": "crewai"}
     assert set(in_own_environment.values()) <= set(CLIENT_FRAMEWORK_WORLDS)
     rest = set(integration_registry().names()) - set(by_world.values()) - set(in_own_environment)
-    assert rest == {"langgraph_tools"}, "part of langgraph"
+    assert rest == {
+        "langgraph_tools",  # part of langgraph
+        "claude_agent_sdk",  # hooks; test_claude_agent_sdk.py
+    }

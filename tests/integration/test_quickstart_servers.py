@@ -14,6 +14,7 @@ from mcp import StdioServerParameters
 from mcp.client import Client
 
 from agentguard.store import Store
+from tests.contract.claude_agent_world import OFFLINE
 from tests.contract.test_quickstart_pages import RepeatingModel, read_block, run_code
 from tests.proxy_server import serving as serving_proxy
 from tests.unit.integrations.openai_server import serving as serving_model
@@ -58,21 +59,42 @@ def test_configuration_of_proxy_page_guards_an_agent(tmp_path: Path, monkeypatch
     assert model.rows == [7, 7, 7, 8]
 
 
-@pytest.mark.skipif(
+GUARDED = 'guard.claude_agent_sdk(options, tools={"desk": [find_seat]})'
+needs_claude_agent_sdk = pytest.mark.skipif(
     find_spec("claude_agent_sdk") is None, reason="the SDK is missing: pip install claude-agent-sdk"
 )
+
+
+@pytest.fixture
+def claude_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the process of the Claude Agent SDK from the network and from the user's own settings."""
+    for name, value in {**OFFLINE, "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+
+@needs_claude_agent_sdk
+@pytest.mark.usefixtures("claude_settings")
+def test_code_of_claude_agent_sdk_page_guards_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, model = "claude-agent-sdk", RepeatingModel()
+    with serving_model(model) as endpoint:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", endpoint.url.removesuffix("/v1"))
+        output = run_code(page, {})
+    assert output == read_block(page, "text")
+    assert model.rows == [7, 7, 7, 8]
+
+
+@needs_claude_agent_sdk
+@pytest.mark.usefixtures("claude_settings")
 def test_configuration_of_claude_agent_sdk_page_guards_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"ANTHROPIC_API_KEY": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
-    for name, value in {**settings, "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
     page, model = "claude-agent-sdk", RepeatingModel()
     with serving_model(model) as endpoint:
         document = yaml.safe_load(read_block(page, "yaml"))
         document["backends"]["replicas"][0]["url"] = endpoint.url
         with serving_proxy(tmp_path, document) as proxy:
-            output = run_code(page, {PROXY_URL.removesuffix("/v1"): f"http://127.0.0.1:{proxy.port}"})
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{proxy.port}")
+            output = run_code(page, {GUARDED: "options"})
     assert output == read_block(page, "text")
     assert model.rows == [7, 7, 7, 8]

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentguard.errors import ConfigError
+from agentguard.recover.agent_messages import format_call_refusal
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
-from agentguard.recover.tool_effects import ToolEffect, from_annotations
+from agentguard.recover.tool_effects import ToolEffect, read_stated_effect
+from agentguard.runtime.duplicate_calls import find_equal_call
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, collect_messages
 from agentguard.trajectory.formats.sdk import parse_tool_specs
@@ -140,13 +141,18 @@ class McpToolGuard:
 
     def _open_call(self, key: bytes, call: ToolCall) -> dict[str, Any] | None:
         """Judge a call and claim it; return the result without the server, or None if the call may run."""
-        session = self.session = self.session or self._start_session()
+        if self.session is None:  # a session without steps is false
+            self.session = self._start_session()
+        session = self.session
         plan = session.check_boundary()
         notes = tuple(collect_messages(session, plan)) if plan is not None else ()
         turn = Step(index=0, source=Source.AGENT, agent=self._agent, content="", tool_calls=(call,))
-        plan = None if session.stop_reason is not None else session.propose(turn)
+        running = (one.turn.tool_calls[0] for one in self._open_calls.values())
+        equal = find_equal_call(call, running, session.ledger)
+        proposed = turn if equal is None else replace(turn, tool_calls=(equal, call))
+        plan = None if session.stop_reason is not None else session.propose(proposed)
         if plan is not None or session.stop_reason is not None:
-            refusal = collect_messages(session, plan) if plan is not None else []
+            refusal = map(format_call_refusal, collect_messages(session, plan)) if plan is not None else ()
             reason, session.stop_reason = session.stop_reason, None
             texts = [*notes, *refusal, *([f"[guard] The call was refused: {reason}"] if reason else [])]
             return _build_result(texts, is_error=True)
@@ -213,28 +219,13 @@ class McpToolGuard:
                 continue
             spec = parse_tool_specs([data], "tools")[0]
             self._tools[spec.name] = spec
-            effect = _read_effect(data.get("annotations"))
+            effect = read_stated_effect(data.get("annotations"))
             if effect is not None and spec.name not in self._guard.tools:
                 self._effects[spec.name] = effect
                 if self.session is not None:
                     self.session.ledger.declare_tool(spec.name, effect)
         if self.session is not None:
             self.session.add_tools(self._tools.values())
-
-
-def _read_effect(annotations: Any) -> ToolEffect | None:
-    """Return the effect that annotations state; None if they state none.
-
-    The protocol's defaults call each tool destructive, so a missing hint declares nothing.
-    """
-    if not isinstance(annotations, dict) or not {"readOnlyHint", "destructiveHint"} & set(annotations):
-        return None
-    try:
-        effect = from_annotations(annotations)
-    except ConfigError:
-        return None
-    is_stated = annotations.get("readOnlyHint") is True or "destructiveHint" in annotations
-    return effect if is_stated else None
 
 
 def _parse_object(line: bytes) -> dict[str, Any] | None:

@@ -21,8 +21,9 @@ from agentguard.guard import Guard
 from agentguard.integrations.mcp import McpToolGuard, run_stdio_relay
 from agentguard.integrations.mcp.stdio_relay import iter_lines
 from agentguard.store import Store
-from agentguard.testing.contracts.integrations import ContractRequest, ContractRun
+from agentguard.testing.contracts.integrations import ContractRequest, ContractRun, list_invocations
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
+from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 TOOLS: list[dict[str, Any]] = [
@@ -236,34 +237,44 @@ def _run_scenario(guard: Guard, played: ContractRun) -> None:
     connection = Connection.__new__(Connection)
     connection.guard, connection.ran, connection._count = McpToolGuard(guard), [], 0
     connection._exchange("tools/list", {}, {"tools": TOOLS})
-    results: list[str] = []
+    texts: list[str] = []
     while not played.answer:
-        told = ["Book seat 4.", *(text for text in results if "[guard]" in text)]
-        answer = played.next_answer(ContractRequest("own", told, list(results)))
+        told = ["Book seat 4.", *(text for text in texts if "[guard]" in text)]
+        results = [text for text in texts if not text.startswith("[guard]")]
+        answer = played.next_answer(ContractRequest("own", told, results))
         if isinstance(answer, str):
             played.answer = answer
             break
-        name, arguments = answer
-        results.append(_call_played(connection, played, name, arguments))
+        texts += _call_played(connection, played, list_invocations(answer))
     if connection.guard.session is not None:
         played.sessions.append(connection.guard.session)
 
 
-def _call_played(connection: Connection, played: ContractRun, name: str, arguments: Any) -> str:
-    head = {"jsonrpc": "2.0", "id": len(played.requests) + 100}
-    params = {"name": name, "arguments": arguments}
-    relayed = connection.guard.receive_from_client(_line({**head, "method": "tools/call", "params": params}))
-    if relayed.to_client is not None:
-        return _texts(json.loads(relayed.to_client)["result"])
-    tool = {"book": played.book, "find": played.find}.get(name)
-    text = f"Error: there is no tool {name!r}" if tool is None else tool(**arguments)
-    result = {"content": [{"type": "text", "text": text}], "isError": text.startswith("Error")}
-    return _texts(
-        json.loads(connection.guard.receive_from_server(_line({**head, "result": result})))["result"]
-    )
+def _call_played(connection: Connection, played: ContractRun, calls: list[Any]) -> list[str]:
+    """Send the calls of a turn before the first result, as a client with parallel calls."""
+    texts, running = {}, []
+    for place, (name, arguments) in enumerate(calls):
+        head = {"jsonrpc": "2.0", "id": f"{len(played.requests)}-{place}"}
+        params = {"name": name, "arguments": arguments}
+        relayed = connection.guard.receive_from_client(
+            _line({**head, "method": "tools/call", "params": params})
+        )
+        if relayed.to_client is not None:
+            texts[place] = _texts(json.loads(relayed.to_client)["result"])
+        else:
+            running.append((place, head, name, arguments))
+    for place, head, name, arguments in running:
+        tool = {"book": played.book, "find": played.find}.get(name)
+        text = f"Error: there is no tool {name!r}" if tool is None else tool(**arguments)
+        result = {"content": [{"type": "text", "text": text}], "isError": text.startswith("Error")}
+        line = connection.guard.receive_from_server(_line({**head, "result": result}))
+        texts[place] = _texts(json.loads(line)["result"])
+    return [texts[place] for place in sorted(texts)]
 
 
 def test_guarded_connection_breaks_no_scripted_run() -> None:
     report = run_guard_check(_run_scenario, build_scenarios()[::7], lambda: Guard(localizer="first_finding"))
     assert report.to_dict()["broken"] == []
+    assert report.list_framework_errors() == []
     assert report.compute_call_growth() <= 0.05
+    assert list_harmful_names(report) <= INSISTENT_NAMES

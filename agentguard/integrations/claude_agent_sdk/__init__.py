@@ -1,0 +1,18 @@
+"""Integration with the Claude Agent SDK: the guard as hooks of the agent's process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.integrations.claude_agent_sdk.hooks import ClaudeAgentHooks as ClaudeAgentHooks
+    from agentguard.integrations.claude_agent_sdk.hooks import build_guarded_options as build_guarded_options
+
+_EXPORTS = {
+    "ClaudeAgentHooks": "agentguard.integrations.claude_agent_sdk.hooks",
+    "build_guarded_options": "agentguard.integrations.claude_agent_sdk.hooks",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, extra="claude-agent-sdk")
