@@ -75,7 +75,7 @@ def check_url(
             _show_comparison(build_console(), comparison)
         if attacks is not None:
             _show_attacks(build_console(), attacks)
-    if not check.asked:
+    if not check.has_answered():
         raise typer.Exit(2)
     is_good = (
         check.is_usable()
@@ -168,6 +168,10 @@ def read_api_key(variable: str | None) -> str | None:
 def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None:
     from agentguard.evals.judge_checks.capability import has_short_context
 
+    if not found.has_answered():
+        for fault in found.faults:
+            console.print(escape(fault), style="bold", soft_wrap=True)
+        return
     table = Table(box=None, show_header=False)
     context = "not reported" if found.context is None else f"{found.context:,} tokens"
     context += " (most runs will be cut)" if has_short_context(found) else ""

@@ -341,7 +341,9 @@ def test_failure_without_probabilities_or_server_names_the_remedy(made: Make) ->
     assert failure.error.startswith(
         f"no_probabilities: the endpoint gives no log probabilities of the labels ({url}); "
     )
-    assert unknown.error.startswith(f"no_model: the endpoint answered 404 ({url}); name a model of the list")
+    assert unknown.error.startswith(
+        f"no_model: the endpoint answered 404 for the model 'gpt-x' ({url}); name a model of the list"
+    )
     address = f"http://127.0.0.1:{closed_port()}/v1"
     (stopped,) = made(policy(address)).diagnose(chat()).failures
     assert stopped.error.startswith("unreachable: ")

@@ -87,6 +87,10 @@ class EndpointCapabilities:
         """Return whether a judge can use the endpoint: it answers in the right form, with probabilities."""
         return bool(self.model) and self.logprobs and self.structured and self.asked > 0
 
+    def has_answered(self) -> bool:
+        """Return whether the endpoint answered a request, whether a judge can use the answer or not."""
+        return self.structured or self.logprobs or self.asked > 0
+
     def is_above_chance(self) -> bool:
         """Return whether a judge that guesses is as good with a probability of at most `MAX_CHANCE`."""
         return self.chance is not None and self.chance <= MAX_CHANCE
@@ -151,8 +155,8 @@ def check_endpoint(endpoint: JudgeEndpoint, *, options: ChatOptions | None = Non
         model=facts.version,
         context=facts.context_tokens,
         structured=not isinstance(probe_answer, CallError),
-        logprobs=bool(collected.scores),
-        raw=collected.first is not None and collected.first.usage.get("label_mass") is not None,
+        logprobs=bool(collected.scores or collected.masses),
+        raw=bool(collected.masses),
         label_mass=min(collected.masses, default=None),
         prefix_cache=_compute_cached_share(collected.second),
         seconds_first=_read_seconds(collected.first),

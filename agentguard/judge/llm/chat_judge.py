@@ -288,10 +288,14 @@ class ChatJudge:
             return self._build_error_answer(question, result)
         usage = self._price(result.usage) | {"label_mass": result.label_mass}
         if result.label_mass is not None and result.label_mass < self.options.min_label_mass:
-            error = f"{ErrorKind.OUT_OF_SET}: the most likely answer is not one of the options"
-            return JudgeAnswer(
-                question=question.id, error=error, usage=usage | {"fault": ErrorKind.OUT_OF_SET}
+            message = (
+                f"the options have {result.label_mass:.2%} of the model's probability, and min_label_mass is "
+                f"{self.options.min_label_mass:.2%}: the model preferred other text"
             )
+            error = self._build_error_answer(
+                question, CallError(kind=ErrorKind.LOW_LABEL_MASS, message=message)
+            )
+            return replace(error, usage={**usage, **error.usage})
         return JudgeAnswer(question=question.id, probabilities=result.probabilities, usage=usage)
 
     def _build_error_answer(self, question: Question, call_error: CallError) -> JudgeAnswer:

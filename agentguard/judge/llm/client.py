@@ -19,6 +19,7 @@ import math
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError, MissingExtra
@@ -247,6 +248,7 @@ class JudgeEndpoint:
         if isinstance(raw, CallError):
             if raw.kind is ErrorKind.NO_MODEL:  # the endpoint serves another model now
                 self._info = self._label_token_ids = None
+                return replace(raw, message=f"{raw.message} for the model {info.model!r}")
             return raw
         return parse_completion(raw, get_loop_time() - started)
 

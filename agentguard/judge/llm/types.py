@@ -26,6 +26,7 @@ class ErrorKind(StrEnum):
     TRUNCATED = "cut"
     NO_PROBABILITIES = "no_probabilities"
     OUT_OF_SET = "outside"
+    LOW_LABEL_MASS = "label_mass"
 
 
 TRANSIENT_ERRORS = frozenset({ErrorKind.UNREACHABLE, ErrorKind.BUSY, ErrorKind.SERVER})
@@ -43,13 +44,15 @@ ERROR_REMEDIES: Mapping[ErrorKind, str] = {
     ErrorKind.BUSY: "lower max_concurrent, raise retries, or add replicas",
     ErrorKind.SERVER: "read the log of the server",
     ErrorKind.NO_MODEL: "name a model of the list at /models; the address ends with /v1",
-    ErrorKind.REFUSED: "name the environment variable with the key in api_key_env",
+    ErrorKind.REFUSED: "put the key into AGENTGUARD_JUDGE_KEY, or name another variable in api_key_env",
     ErrorKind.TOO_LONG: "serve the model with a longer context (--max-model-len)",
     ErrorKind.BAD_REQUEST: "serve the model with vLLM, or correct extra_body and the template arguments",
     ErrorKind.MALFORMED: "name an OpenAI-compatible endpoint; the address ends with /v1",
     ErrorKind.TRUNCATED: "raise reasoning_tokens, or switch the model's thinking off",
     ErrorKind.NO_PROBABILITIES: "serve the model with vLLM, or name an endpoint that returns logprobs",
     ErrorKind.OUT_OF_SET: "serve the model with vLLM, which restricts answers to the options",
+    ErrorKind.LOW_LABEL_MASS: "switch the model's thinking off (chat_template_kwargs), set reasoning_tokens, "
+    "or serve another model",
 }
 """What the operator can do about each error."""
 

@@ -252,7 +252,7 @@ def test_low_label_mass_is_a_fault_if_configured(served: tuple[str, Script]) -> 
     script.prefer = lambda prompt, label: 1e-9
     assert decide(url, questions=(RUN_FAILED,))[0].error is None
     (answer,) = decide(url, questions=(RUN_FAILED,), options=ChatOptions(min_label_mass=0.01))
-    assert answer.usage["fault"] == ErrorKind.OUT_OF_SET
+    assert answer.usage["fault"] == ErrorKind.LOW_LABEL_MASS
 
 
 def test_many_steps_are_asked_in_groups(served: tuple[str, Script]) -> None:

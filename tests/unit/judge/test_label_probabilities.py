@@ -63,7 +63,12 @@ def test_answer_below_the_minimum_label_mass_is_no_answer() -> None:
         judge = build_judge(Policy.parse({"judge": {"base_url": url}}).judge)  # type: ignore[arg-type]
         (answer,) = judge.decide(chat(), (RUN_FAILED,))
         judge.close()
-    assert answer.usage["fault"] == ErrorKind.OUT_OF_SET
+    assert answer.usage["fault"] == ErrorKind.LOW_LABEL_MASS
+    assert answer.error is not None
+    assert answer.error.startswith(
+        "label_mass: the options have 0.20% of the model's probability, and min_label_mass is 1.00%"
+    )
+    assert f"({url}); switch the model's thinking off" in answer.error
     assert answer.usage["label_mass"] == pytest.approx(0.002)
     assert not answer.probabilities
 

@@ -133,6 +133,30 @@ def test_missing_endpoint_features_are_reported() -> None:
     assert any("no_probabilities" in fault for fault in found.faults)
 
 
+def test_endpoint_with_little_label_mass_answers_and_is_not_usable() -> None:
+    with serving(Script(prefer=lambda prompt, label: 0.001, writes='{"text": "yes"}')) as (url, _):
+        ended = CliRunner().invoke(build_app(), ["judge", "check", url, "--json"])
+    assert ended.exit_code == 1, "it answers, and no answer counts"
+    told = json.loads(ended.stdout)
+    assert (told["asked"], told["logprobs"], told["raw"]) == (0, True, True)
+    assert told["faults"][0].startswith("label_mass: the options have ")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--name", "gpt-x"], "no_model: the endpoint answered 404 for the model 'gpt-x'"),
+        ([], "refused: the endpoint answered 401"),
+    ],
+)
+def test_endpoint_that_cannot_be_asked_is_reported_without_a_table(options: list[str], text: str) -> None:
+    with serving(Script(always="401" if not options else None)) as (url, _):
+        ended = CliRunner().invoke(build_app(), ["judge", "check", url, *options])
+    assert ended.exit_code == 2
+    assert text in ended.output
+    assert "canary runs" not in ended.output
+
+
 def test_unreachable_endpoint_has_exit_status_2(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{closed_port()}/v1"
     ended = CliRunner().invoke(build_app(), ["judge", "check", url, "--json"])
