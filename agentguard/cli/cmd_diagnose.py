@@ -29,7 +29,7 @@ from agentguard.cli.diagnosis_printer import DiagnosisPrinter
 from agentguard.cli.folder_watch import FolderWatch
 from agentguard.cli.judge_endpoint import parse_judge_options
 from agentguard.cli.outcome_file import KnownOutcomes
-from agentguard.cli.policy_option import load_policy
+from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
 from agentguard.cli.run_summary import VERDICT_NAMES, GroupKey, OnlyVerdict, RunSelection, SortKey
 from agentguard.cli.store_import import StoreImport
@@ -334,9 +334,7 @@ def _build_policy(
         )
         judge_settings = Policy.parse({"judge": {**judge_options, **judge}}, source="--judge").judge
         settings = settings.model_copy(update={"judge": judge_settings})
-    if settings.judge is not None and settings.judge.max_concurrent < jobs:
-        judge_settings = settings.judge.model_copy(update={"max_concurrent": jobs})
-        settings = settings.model_copy(update={"judge": judge_settings})
+    settings = raise_judge_concurrency(settings, jobs)
     localizer = settings.resolve_localizer() if method is None else LocalizerSettings(name=method)
     if failed:
         localizer = LocalizerSettings.model_validate({**localizer.model_dump(), "given_failed": True})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
-from agentguard.cli.policy_option import load_policy
+from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.run_summary import VERDICT_NAMES, format_step_label
 from agentguard.cli.stored_runs import StoredRuns, StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console, to_one_line
@@ -24,6 +24,7 @@ from agentguard.guard import Guard
 from agentguard.localize.base import Verdict
 from agentguard.localize.run_comparison import DiagnosedRun, can_compare, compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
+from agentguard.resilience.ordered_map import map_ordered
 from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter, split_labels
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.taxonomy.loader import TaxonomyCatalog
@@ -158,6 +159,12 @@ def diagnose(
     model: Model = None,
     text: TextFilter = None,
     since: Since = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1_024, help="Number of concurrent diagnoses, for a judge; the answers are the same."
+        ),
+    ] = 1,
     tenant: Tenant = "",
     json: Json = False,
 ) -> None:
@@ -165,7 +172,7 @@ def diagnose(
 
     Exit status: 0, also if there is no such run.
     """
-    settings = load_policy(policy, store)
+    settings = raise_judge_concurrency(load_policy(policy, store), jobs)
     chosen = list(run_id or ())
     with open_store(store) as opened:
         if not chosen:
@@ -186,12 +193,12 @@ def diagnose(
         stored_runs = StoredRuns(chosen, store, tenant=tenant)
 
         def diagnose_runs(runs: Iterator[Trajectory]) -> Iterator[DiagnosedRun]:
-            others = (
-                [(run, guard.diagnose(run)) for run in references] if can_compare(guard.localizer) else []
-            )
+            def diagnose_all(several: Iterable[Trajectory]) -> Iterator[DiagnosedRun]:
+                return map_ordered(lambda run: (run, guard.diagnose(run)), several, jobs=jobs)
+
+            others = list(diagnose_all(references)) if can_compare(guard.localizer) else []
             priced = (price_run(run, settings.prices) for run in runs)
-            diagnosed = ((run, guard.diagnose(run)) for run in priced)
-            return compare_runs(diagnosed, guard.localizer, references=others)
+            return compare_runs(diagnose_all(priced), guard.localizer, references=others)
 
         with stored_runs.diagnose(guard, diagnose_runs) as results:
             for run, diagnosis in results:

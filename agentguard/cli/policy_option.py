@@ -21,6 +21,13 @@ def load_policy(path: Path | None, store: str | None = None) -> Policy:
     return policy.model_copy(update={"schemata": resolve_location(policy.schemata, store)})
 
 
+def raise_judge_concurrency(policy: Policy, jobs: int) -> Policy:
+    """Return the policy with a judge that serves at least ``jobs`` calls at once."""
+    if policy.judge is None or policy.judge.max_concurrent >= jobs:
+        return policy
+    return policy.model_copy(update={"judge": policy.judge.model_copy(update={"max_concurrent": jobs})})
+
+
 def _find_policy(path: Path | None) -> Policy:
     if path is not None:
         return Policy.load(path)

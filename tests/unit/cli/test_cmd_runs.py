@@ -14,6 +14,7 @@ from agentguard.cli.app import build_app
 from agentguard.store import Store
 from agentguard.trajectory.formats.reader import load_trajectory
 from agentguard.trajectory.model import Source, Step, Trajectory, Usage
+from tests.unit.judge.chat_server import Script, serving
 
 SAMPLES = ("04-wine-bottle", "02-teapot", "09-watering-can")
 
@@ -182,3 +183,20 @@ def test_diagnose_of_one_run_compares_it_with_the_other_runs_of_the_store(tmp_pa
     diagnosis = json.loads(line)
     assert (diagnosis["trajectory_id"], diagnosis["basis"]) == ("run-7", "other_runs")
     assert any("21 other runs of this agent" in note for note in diagnosis["notes"])
+
+
+def test_concurrent_diagnoses_of_stored_runs_give_the_same_answers(store: str, tmp_path: Path) -> None:
+    def diagnose(jobs: int, script: Script) -> list[dict[str, object]]:
+        with serving(script) as (url, _):
+            policy = tmp_path / f"{jobs}.yaml"
+            policy.write_text(json.dumps({"judge": {"base_url": url, "swap": False}}))
+            words = ["diagnose", *SAMPLES, "--store", store, "--policy", str(policy), "--json"]
+            result = invoke(*words, "--jobs", str(jobs))
+        assert result.exit_code == 0, result.output
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        return [{name: row[name] for name in ("trajectory_id", "verdict", "hypotheses")} for row in rows]
+
+    alone = diagnose(1, Script())
+    together = Script(meet=2, models=("another",))  # the store has the answers of the first model
+    assert diagnose(3, together) == alone
+    assert together.most_at_once >= 2
