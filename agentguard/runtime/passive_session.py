@@ -58,7 +58,7 @@ class PassiveSession(Session):
 
     @property
     def run(self) -> Trajectory:
-        """The run as recorded so far."""
+        """The run as recorded so far; without its steps once it has ended."""
         return replace(self._meta, steps=tuple(self._steps))
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class PassiveSession(Session):
         return step
 
     def end(self, *, is_refusable: bool = True) -> None:
-        """End the run; a second call does nothing."""
+        """End the run and release its steps, since its conversation may wait; a second call does nothing."""
         del is_refusable
         if self.has_ended:
             return
@@ -96,3 +96,4 @@ class PassiveSession(Session):
         self._sink.end()
         for told in self.config.run_end_observers:
             self.run_safely(told, self.run, ())
+        self._steps = []

@@ -36,6 +36,7 @@ from agentguard_server.proxy.capture.protocol import (
 )
 from agentguard_server.proxy.capture.run_writer import RunWriter
 from agentguard_server.proxy.garbage_collector import tune_garbage_collector
+from agentguard_server.proxy.heap import trim_heap_periodically
 
 logger = logging.getLogger("agentguard.collector")
 
@@ -88,7 +89,10 @@ class CaptureCollector:
             self._serve_connection, self._config.socket_path, backlog=256
         )
         Path(self._config.socket_path).chmod(0o600)
-        beside = [asyncio.create_task(self._sweep_idle_runs()), asyncio.create_task(self._publish_status())]
+        beside = [
+            asyncio.create_task(task)
+            for task in (self._sweep_idle_runs(), self._publish_status(), trim_heap_periodically())
+        ]
         try:
             await stop_event.wait()
             server.close()

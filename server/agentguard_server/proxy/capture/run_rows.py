@@ -86,16 +86,17 @@ class RunRowBuilder:
             made.append(self._run_row)
         return [*made, *steps]
 
-    def build_trajectory(self) -> Trajectory | None:
-        """Return the run as it is stored; None if it must be read from the store."""
+    def release_trajectory(self) -> Trajectory | None:
+        """Return the run as it is stored and release its steps; None if it must be read from the store."""
         if not self._is_resident:
             return None
-        meta = self._meta
+        meta, steps = self._meta, self._stored_steps
+        self._is_resident, self._stored_steps = False, []
         return Trajectory(
             id=meta.id,
             format=meta.format,
             task=meta.task,
-            steps=tuple(self._stored_steps),
+            steps=tuple(steps),
             tools=meta.tools,
             system_prompts=meta.system_prompts,
             extra=meta.extra,

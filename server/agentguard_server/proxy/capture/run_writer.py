@@ -185,7 +185,7 @@ class RunWriter:
         self.store.write(*run.commit_rows(rows, is_redacted=not is_clean))
         if not run.has_ended:
             return
-        whole = None if self._guard is None else run.build_trajectory()
+        whole = run.release_trajectory()
         ended = EndedRun(tenant=run.tenant, id=run.id, trajectory=whole)
         self.finish_run(ended, should_diagnose=run.has_tool_calls)
         if self._guard is not None and whole is not None and not run.has_tool_calls:

@@ -13,6 +13,7 @@ from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.loader import ConfigLoader
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.garbage_collector import tune_garbage_collector
+from agentguard_server.proxy.heap import trim_heap_periodically
 from agentguard_server.proxy.process.bootstrap import Bootstrap
 from agentguard_server.proxy.process.server import ProxyServer
 
@@ -60,12 +61,14 @@ async def _serve(
         await bootstrap.apply(config_loader.load())
         logger.warning("the configuration was reloaded")
 
+    heap_trimmer = asyncio.create_task(trim_heap_periodically())
     try:
         await bootstrap.start()
         tune_garbage_collector()
         server = ProxyServer(ProxyApp(bootstrap.app_state), on_ready=on_ready, reload=reload, parent=parent)
         await server.serve(sockets=[listener])
     finally:
+        heap_trimmer.cancel()
         await bootstrap.aclose()
 
 
