@@ -37,7 +37,7 @@ SUMMARIES: Final = {
         "convert": "Write runs in another format, as a document, or to a collector of traces.",
         "view": "Show runs, failures and evaluations in the browser.",
         "runs": "List, show and diagnose the runs of a store.",
-        "store": "Create, migrate, inspect and prune the store.",
+        "store": "Create, migrate, index, inspect and prune the store.",
     },
     "Servers": {
         "serve": "Run the proxy: reliability and guarding for model endpoints.",

@@ -41,6 +41,9 @@ _MAX_EXCERPT_CHARS: Final = 300
 _MAX_REFERENCES: Final = 200
 """Stored runs that take part in a comparison; each one is diagnosed again, which takes about 15 ms."""
 
+_MIN_REPORTED_UNINDEXED_RUNS: Final = 1_000
+"""A search reads all runs that are not indexed; fewer than these are normal while agents run."""
+
 Verdicts = Annotated[
     list[VerdictFilter] | None,
     typer.Option("--verdict", help="Only runs with this verdict; none: not diagnosed. Repeatable."),
@@ -259,6 +262,12 @@ def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
         typer.echo("older runs may match, too: set --limit, or select runs with the other options", err=True)
     if result.unreadable_steps:
         typer.echo(f"{result.unreadable_steps} steps could not be read", err=True)
+    if result.unindexed_runs >= _MIN_REPORTED_UNINDEXED_RUNS:
+        typer.echo(
+            f"{result.unindexed_runs:,} or more runs are not in the search index: "
+            "`agentguard store index` adds them",
+            err=True,
+        )
 
 
 def _print_table(rows: list[RunSummaryRow]) -> None:

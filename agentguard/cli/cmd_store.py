@@ -1,4 +1,4 @@
-"""``agentguard store``: create, migrate, inspect and prune the store."""
+"""``agentguard store``: create, migrate, index, inspect and prune the store."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Create, migrate, inspect and prune the store.")
+    group = typer.Typer(no_args_is_help=True, help="Create, migrate, index, inspect and prune the store.")
     group.command()(init)
     group.command()(migrate)
     group.command("stats")(stats_)
+    group.command()(index)
     group.command()(prune)
     group.command()(export_labels)
     app.add_typer(group, name="store")
@@ -52,6 +53,19 @@ def migrate(url: StoreUrl = None, json: Json = False) -> None:
     address, before, after = Store.migrate(url)
     text = f"{address}: was version {before or 'none'}, is {after}"
     _print_message({"store": str(address), "before": before or None, "after": after}, text, json)
+
+
+def index(url: StoreUrl = None, tenant: Tenant = None, json: Json = False) -> None:
+    """Add the words of runs to the index for searches in their contents.
+
+    The viewer does the same in the background. You can interrupt this command; the next one continues.
+    """
+    with open_store(url) as store:
+        number = store.update_search_index(tenant=tenant)
+        address = str(store.address)
+    _print_message(
+        {"store": address, "runs": number}, f"{address}: runs added to the index: {number:,}", json
+    )
 
 
 def stats_(url: StoreUrl = None, tenant: Tenant = None, json: Json = False) -> None:

@@ -28,6 +28,7 @@ from agentguard.store.write.effect_claims import EffectClaims, SettledState, Sto
 from agentguard.store.write.receipt import WriteReceipt
 from agentguard.store.write.retention import DeletionResult, Retention, RetentionLimits
 from agentguard.store.write.schema_update import SchemaTransform, SchemaVersions, update_schemata
+from agentguard.store.write.search_index import update_search_index
 from agentguard.store.write.writer import StoreWriter, UnitOfWork, WriterHealth
 from agentguard.trajectory.model import Record, Trajectory
 
@@ -201,6 +202,31 @@ class Store(StoreQueries):
         self.flush(_FLUSH_TIMEOUT_S)
         try:
             return refresh_summaries(self._database.get_engine(), rebuild_all=True)
+        except (SQLAlchemyError, OSError) as error:
+            raise to_unavailable_error(error, self.address) from None
+
+    def update_search_index(
+        self, *, min_age_s: float = 0.0, timeout_s: float | None = None, tenant: str | None = None
+    ) -> int:
+        """Add the words of changed runs to the index of `search_steps`; return the number of runs.
+
+        Until then, a search reads the steps of these runs. The viewer calls this in the background. It can be
+        interrupted at any time.
+
+        Args:
+            min_age_s: leave out runs that changed less than this many seconds ago.
+            timeout_s: time after which the update ends; some runs may remain.
+            tenant: only runs of this tenant; None means all tenants.
+
+        Raises:
+            StoreError: the SQLite library has no FTS5.
+            StoreUnavailable: the database cannot be used now.
+        """
+        self.flush(_FLUSH_TIMEOUT_S)
+        try:
+            return update_search_index(
+                self._database.get_engine(), min_age_s=min_age_s, timeout_s=timeout_s, tenant=tenant
+            )
         except (SQLAlchemyError, OSError) as error:
             raise to_unavailable_error(error, self.address) from None
 

@@ -148,6 +148,7 @@ def view(
         def began() -> None:
             _print_address(address, token, json=json)
             loader.start()
+            app.state.search_index.start()
             if diagnose_stored:
                 app.state.diagnosis_queue.add_undiagnosed()
             if opens:
@@ -155,6 +156,7 @@ def view(
 
         ViewerServer(app, on_ready=began, on_shutdown=app.state.hub.close).serve_on(listening)
         loader.stop()
+        app.state.search_index.stop()
         app.state.diagnosis_queue.stop()
 
 

@@ -52,6 +52,7 @@ class RunSummaryRow(Row):
         judged: feedback of people on the diagnosis and its hypotheses.
         known: whether the run's own row was written, and not only rows that refer to it.
         stale: whether a migration made the summary and it has not been completed yet.
+        indexed: whether the search index has the words of the current steps.
         updated_at: time of the last change of the summary.
     """
 
@@ -85,6 +86,7 @@ class RunSummaryRow(Row):
     judged: str = ""
     known: bool = False
     stale: bool = False
+    indexed: bool = False
     updated_at: float = 0.0
 
 

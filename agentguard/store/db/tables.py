@@ -15,7 +15,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, Index, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    and_,
+    not_,
+)
+from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from agentguard.store.db import rows
 from agentguard.store.db.run_summary import RunSummaryRow
@@ -252,8 +267,17 @@ OVERVIEWS = _table(
     _text("judged"),
     _flag("known"),
     _flag("stale"),
+    _flag("indexed"),
     _real("updated_at", null=False),
     indexes=(("began_at", "run_id"), ("updated_at",)),
+)
+_is_unindexed = and_(OVERVIEWS.c.known, not_(OVERVIEWS.c.indexed))
+Index(
+    f"{OVERVIEWS.name}_unindexed",
+    OVERVIEWS.c.tenant,
+    OVERVIEWS.c.updated_at,
+    sqlite_where=_is_unindexed,
+    postgresql_where=_is_unindexed,
 )
 SESSIONS = _table(
     "sessions",
@@ -282,6 +306,16 @@ RUN_COUNTS = Table(
     Column("day", BigInteger, primary_key=True, autoincrement=False),
     Column("name", Text, primary_key=True),
     Column("runs", BigInteger, nullable=False),
+)
+# Words of runs for the search in their contents (`agentguard.store.write.search_index`).
+SEARCH_DOCUMENTS = Table(
+    f"{PREFIX}search_documents",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("words", Text().with_variant(TSVECTOR, "postgresql"), nullable=False),
+    Index(f"{PREFIX}search_documents_run_id", "tenant", "run_id", unique=True),
 )
 # Shared totals of all tenants.
 SPENDING = Table(
@@ -337,7 +371,7 @@ TABLE_MAPPINGS: dict[type[rows.Row], TableMapping] = {
 TABLES: dict[str, Table] = {
     name.removeprefix(PREFIX): table
     for name, table in metadata.tables.items()
-    if table not in (RUN_COUNTS, SPENDING)
+    if table not in (RUN_COUNTS, SEARCH_DOCUMENTS, SPENDING)
 }
 """Tables of rows by name without the prefix; retention deletes them, and the statistics count them."""
 

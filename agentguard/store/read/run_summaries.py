@@ -44,6 +44,7 @@ from agentguard.store.db.run_summary import (
     VerdictFilter,
     normalize_label,
 )
+from agentguard.store.db.statements import match_any_id, to_id_parameter
 from agentguard.store.db.tables import OVERVIEWS, RUN_COUNTS, RUNS
 from agentguard.store.read.pagination import Page, ResultPage
 from agentguard.store.write.run_counts import CountedValues, CountKind, apply_changes, recount_runs
@@ -56,12 +57,25 @@ _SUMMARY = OVERVIEWS.c
 
 
 def fetch_page(
-    connection: Connection, filter: RunSummaryFilter, sort: RunSort, page: Page, tenant: str
+    connection: Connection,
+    filter: RunSummaryFilter,
+    sort: RunSort,
+    page: Page,
+    tenant: str,
+    *,
+    ids: list[str] | None = None,
 ) -> ResultPage[RunSummaryRow]:
-    """Return a page of run summaries. Raises StoreError if the cursor is from another sort order."""
+    """Return a page of run summaries, if given only of runs with these ids.
+
+    Raises StoreError if the cursor is from another sort order.
+    """
     _plan_for_values(connection, filter)
-    column = _SUMMARY[SORT_COLUMNS[sort.by]]
-    keys = _apply_filter(select(_SUMMARY.run_id), filter, tenant, connection.dialect.name)
+    column, dialect = _SUMMARY[SORT_COLUMNS[sort.by]], connection.dialect.name
+    keys = _apply_filter(select(_SUMMARY.run_id), filter, tenant, dialect)
+    parameters: dict[str, Any] = {}
+    if ids is not None:
+        keys = keys.where(match_any_id(_SUMMARY.run_id, dialect))
+        parameters["ids"] = to_id_parameter(ids, dialect)
     if page.after is not None:
         keys = keys.where(_build_after_condition(column, sort, *_decode_cursor(page.after, sort, column)))
     order: list[Any] = [column.is_(None)] if column.nullable else []
@@ -70,7 +84,7 @@ def fetch_page(
     page_keys = keys.order_by(*order).limit(page.limit + 1).subquery()
     is_on_page = and_(_SUMMARY.tenant == tenant, _SUMMARY.run_id == page_keys.c.run_id)
     query = select(OVERVIEWS).join(page_keys, is_on_page).order_by(*order)
-    rows = connection.execute(query).mappings().all()
+    rows = connection.execute(query, parameters).mappings().all()
     summaries = tuple(to_row(RunSummaryRow, row) for row in rows[: page.limit])
     if len(rows) <= page.limit:
         return ResultPage(rows=summaries)

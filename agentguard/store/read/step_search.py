@@ -1,16 +1,15 @@
 """Search for a text in the stored steps of runs, newest runs first.
 
-The search reads the steps and uses no index. So writes cost nothing more, and it finds parts of words.
-A time limit and a cursor bound its cost.
+The search index selects runs; their steps decide. Without the index, the search reads the steps of all runs
+that the filter selects, and finds the same. A time limit and a cursor bound its cost.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, select
 
@@ -18,15 +17,19 @@ from agentguard.errors import FormatError, StoreError
 from agentguard.store.db.payload import decode_payload, decompress_payload
 from agentguard.store.db.row_mapping import validate_query_tenant
 from agentguard.store.db.run_summary import RunSort, RunSummaryFilter, RunSummaryRow
+from agentguard.store.db.search_words import begins_with_word, build_index_query, is_word_begin
 from agentguard.store.db.statements import match_any_id, to_id_parameter
 from agentguard.store.db.tables import STEPS
 from agentguard.store.read.pagination import Page
 from agentguard.store.read.run_summaries import fetch_page
+from agentguard.store.read.search_candidates import CandidateRuns
+from agentguard.store.write.search_index import iter_step_texts
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.model import Step
 from agentguard.trajectory.serialization import decode_step
 
 MAX_MATCHES_PER_RUN: Final = 3
+MAX_UNINDEXED_RUNS: Final = 10_000
+_MAX_LISTED_RUNS: Final = 5_000
 _RUNS_PER_QUERY: Final = 25
 _ROWS_PER_FETCH: Final = 500
 _CHARS_BEFORE, _CHARS_AFTER = 60, 160
@@ -68,12 +71,15 @@ class StepSearchResult:
     Attributes:
         runs: newest first.
         searched_runs: number of runs that were read.
+        unindexed_runs: number of runs that the search index lacks, at most `MAX_UNINDEXED_RUNS`; the search
+            reads them all.
         unreadable_steps: number of damaged steps, which were not searched.
         next: cursor to continue; None after the last run.
     """
 
     runs: tuple[RunMatches, ...]
     searched_runs: int
+    unindexed_runs: int
     unreadable_steps: int
     next: str | None = None
 
@@ -85,7 +91,10 @@ class _Match:
 
 
 class StepSearcher:
-    """Search for one text; upper and lower case and the kind of white space make no difference."""
+    """Search for one text; upper and lower case and the kind of white space make no difference.
+
+    A match begins at the beginning of a word if the text begins with a letter or digit.
+    """
 
     def __init__(self, text: str, tenant: str) -> None:
         """Compile the text. Raises StoreError if it is empty."""
@@ -93,6 +102,8 @@ class StepSearcher:
         if not words:
             raise StoreError("the text to search for is empty")
         self._pattern = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
+        self._begins_word = begins_with_word(words[0])
+        self._index_query = build_index_query(text)
         # JSON escapes no ASCII letters and digits, so a step without this word needs no decoding.
         self._word = max(_ASCII_WORD.findall(text), key=len, default="").lower().encode()
         self._tenant = validate_query_tenant(tenant)
@@ -105,22 +116,31 @@ class StepSearcher:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         found: list[RunMatches] = []
         searched_runs, after = 0, page.after
+        candidates = CandidateRuns(connection, self._index_query, self._tenant)
+        ids = candidates.list_ids(_MAX_LISTED_RUNS)
         while True:
             group = fetch_page(
-                connection, filter, RunSort(), Page(limit=_RUNS_PER_QUERY, after=after), self._tenant
+                connection,
+                filter,
+                RunSort(),
+                Page(limit=_RUNS_PER_QUERY, after=after),
+                self._tenant,
+                ids=ids,
             )
-            by_run = self._search_group(connection, [run.run_id for run in group.rows])
+            group_ids = candidates.select(group.rows) if ids is None else [run.run_id for run in group.rows]
+            by_run = self._search_group(connection, group_ids)
             found += (
                 RunMatches(run=run, matches=tuple(match.matches), step_count=match.step_count)
                 for run in group.rows
                 if (match := by_run.get(run.run_id)) is not None
             )
-            searched_runs, after = searched_runs + len(group.rows), group.next
+            searched_runs, after = searched_runs + len(group_ids), group.next
             is_late = deadline is not None and time.monotonic() >= deadline
             if after is None or len(found) >= page.limit or is_late:
                 return StepSearchResult(
                     runs=tuple(found),
                     searched_runs=searched_runs,
+                    unindexed_runs=candidates.count_unindexed(MAX_UNINDEXED_RUNS),
                     unreadable_steps=self._unreadable_steps,
                     next=after,
                 )
@@ -151,8 +171,8 @@ class StepSearcher:
         except (StoreError, FormatError):
             self._unreadable_steps += 1
             return None
-        for field, text in _iter_texts(step):
-            found = self._pattern.search(text)
+        for field, text in iter_step_texts(step):
+            found = self._find(text)
             if found is not None:
                 begin, end = found.span()
                 return StepMatch(
@@ -167,7 +187,8 @@ class StepSearcher:
                 )
         return None
 
-
-def _iter_texts(step: Step) -> Iterator[tuple[str, Any]]:
-    yield from step.texts()
-    yield from (("tool", call.name) for call in step.tool_calls)
+    def _find(self, text: str) -> re.Match[str] | None:
+        found = self._pattern.search(text)
+        while found is not None and self._begins_word and not is_word_begin(text, found.start()):
+            found = self._pattern.search(text, found.start() + 1)
+        return found

@@ -42,6 +42,7 @@ from agentguard.store.db.tables import (
     RUN_TABLES,
     RUNS,
     SAVED_VIEWS,
+    SEARCH_DOCUMENTS,
     SESSIONS,
     SNAPSHOTS,
     TABLES,
@@ -49,6 +50,7 @@ from agentguard.store.db.tables import (
 )
 from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
 from agentguard.store.write.run_counts import CountedValues, apply_changes, delete_summaries
+from agentguard.store.write.search_index import delete_documents
 
 _RUNS_PER_TRANSACTION = 200
 _ROWS_PER_TRANSACTION = 5_000
@@ -228,6 +230,8 @@ class Retention:
                 for table in RUN_TABLES:
                     condition = and_(table.c.tenant == tenant, table.c.run_id.in_(ids))
                     row_counts[_get_short_name(table)] += _delete_rows(connection, table, condition, deleted)
+                documents = SEARCH_DOCUMENTS.c
+                delete_documents(connection, and_(documents.tenant == tenant, documents.run_id.in_(ids)))
                 condition = and_(RUNS.c.tenant == tenant, RUNS.c.id.in_(ids))
                 row_counts[_get_short_name(RUNS)] += _delete_rows(connection, RUNS, condition, deleted)
             apply_changes(connection, ((values, None) for values in deleted))

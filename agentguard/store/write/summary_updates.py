@@ -55,6 +55,7 @@ _BLANK_SUMMARY = {
     **dict.fromkeys(_COUNTS, 0),
     "known": False,
     "stale": False,
+    "indexed": False,
 }
 
 
@@ -85,6 +86,7 @@ def reset_steps(summary: SummaryValues) -> None:
     summary.update(
         steps=0, tokens=None, cost_usd=None, models="", agents="", tools="", started_at=None, ended_at=None
     )
+    summary["indexed"] = False
     _update_timing(summary)
 
 
@@ -94,6 +96,7 @@ def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals
     Time range, models, agents and tools include those of replaced steps.
     """
     data = row.data
+    summary["indexed"] = False
     usage = extract_usage(data)
     if usage != previous_usage:
         summary["tokens"] = _replace_in_total(summary["tokens"], usage.tokens, previous_usage.tokens)

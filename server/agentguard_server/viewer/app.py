@@ -18,6 +18,7 @@ from agentguard_server.security_middleware import SecurityMiddleware
 from agentguard_server.viewer import assets, error_pages, pages
 from agentguard_server.viewer.data.diagnosis_queue import DiagnosisQueue
 from agentguard_server.viewer.data.file_loader import LoadProgress
+from agentguard_server.viewer.data.search_index_updates import SearchIndexUpdates
 from agentguard_server.viewer.live_updates import EventHub
 from agentguard_server.viewer.renderer import Renderer
 from agentguard_server.viewer.settings import ViewerSettings
@@ -51,7 +52,8 @@ def build_app(
 
     It can be mounted in another application under ``settings.prefix``, with which its links then begin. The
     server must call ``app.state.hub.close()`` when it stops; otherwise it waits for open event streams.
-    ``app.state.diagnosis_queue.stop()`` ends diagnoses in the background before the store is closed.
+    ``app.state.search_index.start()`` keeps the search index up to date. Before the store is closed,
+    ``app.state.search_index.stop()`` and ``app.state.diagnosis_queue.stop()`` end work in the background.
 
     Args:
         store: store of the runs; the caller closes it.
@@ -64,6 +66,9 @@ def build_app(
     app.state.store, app.state.settings = store, viewer_settings
     app.state.loading = loading or LoadProgress()
     app.state.diagnosis_queue = DiagnosisQueue(store, tenant=viewer_settings.tenant)
+    app.state.search_index = SearchIndexUpdates(
+        store, tenant=viewer_settings.tenant, is_busy=lambda: app.state.loading.running
+    )
     app.state.hub = EventHub(
         store, tenant=viewer_settings.tenant, read_load_progress=app.state.loading.to_event_data
     )

@@ -57,6 +57,13 @@ def test_stats_shows_counts(path):
     assert "runs" in run("stats", "--store", path)[1]
 
 
+def test_index_adds_each_run_once(path):
+    code, out, _ = run("index", "--store", path, "--tenant", "acme")
+    assert (code, out) == (0, f"{path}: runs added to the index: 1\n")
+    assert json.loads(run("index", "--store", path, "--json")[1]) == {"store": path, "runs": 2}
+    assert json.loads(run("index", "--store", path, "--json")[1])["runs"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "kept"),
     [
