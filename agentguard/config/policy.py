@@ -251,7 +251,19 @@ class Policy(BaseModel):
         asks = self.acceptance is not None and self.acceptance.question is not None
         if asks and (self.judge is None or self.judge.kind != "chat"):
             raise ValueError("acceptance.question asks a chat model: give judge: {base_url: ...}")
+        is_single = self.judge is not None and self.judge.second is None
+        if asks and is_single and self._compensates_refusals():
+            raise ValueError(
+                "acceptance.on_fail: compensate undoes effects, and one judge would decide: give "
+                "judge.second, or leave compensate out"
+            )
         return self
+
+    def _compensates_refusals(self) -> bool:
+        """Return whether a refusal of the acceptance test may undo effects."""
+        given = self.list_escalations().get("acceptance", self.recover.on_fail) or ()
+        levels = [given] if isinstance(given, str) else given
+        return any("compensate" in (one if isinstance(one, Mapping) else (one,)) for one in levels)
 
     @model_validator(mode="after")
     def _validate_safety_judge(self) -> Policy:

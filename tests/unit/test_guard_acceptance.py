@@ -99,3 +99,15 @@ def test_diagnose_command_uses_acceptance_rules_of_the_policy(tmp_path: Path) ->
     )
     assert result.exit_code == 3, result.output
     assert orjson.loads(result.stdout)["basis"] == "known"
+
+
+@pytest.mark.parametrize("place", ["acceptance", "recover"])
+def test_one_judge_may_not_undo_effects_after_a_refusal(place: str) -> None:
+    judge = {"base_url": "http://127.0.0.1:1/v1"}
+    levels = {"on_fail": ["hint", {"compensate": {}}]}
+    document: dict[str, Any] = {"judge": judge, "acceptance": {"question": {"text": "Is it right?"}}}
+    document[place] = {**document.get(place, {}), **levels}
+    with pytest.raises(ConfigError, match="compensate undoes effects, and one judge would decide"):
+        Policy.parse(document)
+    Policy.parse({**document, "judge": {**judge, "second": judge}})
+    Policy.parse({**document, "acceptance": {"rules": ACCEPTANCE["rules"]}})
