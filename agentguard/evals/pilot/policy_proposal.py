@@ -59,7 +59,9 @@ def propose_policy(report: PilotReport, policy: Policy | None = None) -> Policy:
             document["acceptance"]["on_fail"] = levels
         elif levels == [] and (path := _LIVE_SETTINGS.get(trigger)) is not None:
             _remove(document, path)
-    return Policy.parse({**document, "detectors": options}, source="pilot")
+    if options:
+        document["detectors"] = options
+    return Policy.parse(document, source="pilot")
 
 
 def _remove(document: dict[str, Any], path: Sequence[str]) -> None:
