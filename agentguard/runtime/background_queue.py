@@ -47,6 +47,12 @@ class BackgroundQueue:
                 self._worker = threading.Thread(target=self._run_worker, name=self._name)
                 self._worker.start()
 
+    def clear(self) -> None:
+        """Discard the waiting jobs; a running job continues."""
+        with self._idle:
+            self.dropped_jobs += len(self._jobs)
+            self._jobs.clear()
+
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until the queue is empty and the worker is idle; return False after the timeout."""
         with self._idle:
@@ -59,8 +65,7 @@ class BackgroundQueue:
                 exit_deadline = time.monotonic() + MAX_EXIT_DELAY_S
             with self._idle:
                 if exit_deadline is not None and time.monotonic() > exit_deadline:
-                    self.dropped_jobs += len(self._jobs)
-                    self._jobs.clear()
+                    self.clear()
                 if not self._jobs:
                     self._worker = None
                     self._idle.notify_all()

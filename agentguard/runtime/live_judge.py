@@ -101,7 +101,8 @@ class LiveJudge:
         return LiveRun(self, recorder)
 
     def close(self) -> None:
-        """Close the judges."""
+        """Discard the waiting questions and close the judges."""
+        self.queue.clear()
         close_judge(self.judge)
 
 

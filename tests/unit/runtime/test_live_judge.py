@@ -255,6 +255,20 @@ def test_held_call_is_refused_if_two_judges_agree() -> None:
     assert any(one.trigger == "judge" and one.plan.strategy == "reprompt" for one in session.recoveries)
 
 
+def test_closed_judge_is_not_asked_the_waiting_questions() -> None:
+    judge = ScriptedJudge(0.1, is_held=True)
+    live = LiveJudge(judge)
+    sessions = [begin(live) for _ in range(4)]
+    for session in sessions:
+        act(session)
+    assert judge.asked.wait(LONG_S)
+    live.close()
+    judge.released.set()
+    assert live.queue.flush(LONG_S)
+    assert judge.seen == [1]
+    assert live.queue.dropped_jobs == 3
+
+
 def test_held_call_does_not_wait_for_questions_of_other_runs() -> None:
     judge = ScriptedJudge(0.99)
     live = LiveJudge(judge, second_judge=ScriptedJudge(0.99), options=HOLD)
