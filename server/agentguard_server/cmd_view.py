@@ -138,6 +138,8 @@ def view(
         campaigns=view_sources.campaigns or (CAMPAIGNS_FOLDER,),
         batches=view_sources.batches,
         collector=_resolve_collector(otlp, otlp_header or []),
+        # A store grows, so its newest runs come first; of a set of files, the likeliest failures do.
+        default_sort="probability" if view_sources.runs else "time",
     )
     with _open_store(view_sources) as store, closing(_bind_socket(host, port)) as listening:
         address = build_url(listening, host)

@@ -55,6 +55,12 @@ def to_single_line(text: object, max_chars: int = 300) -> str:
     return " ".join(reveal_hidden_characters(clipped_text).split())
 
 
+def to_excerpt(text: str) -> str:
+    """Return a part of a text as one line; white space at its ends remains, as the text goes on there."""
+    line = to_single_line(text)
+    return " " * text[:1].isspace() + line + " " * (bool(line) and text[-1:].isspace())
+
+
 @lru_cache(maxsize=1_024)
 def _format_code_point(character: str) -> Markup:
     number = f"U+{ord(character):04X}"

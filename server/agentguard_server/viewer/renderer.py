@@ -18,7 +18,12 @@ from starlette.responses import HTMLResponse
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.version import __version__
 from agentguard_server.viewer import formatting
-from agentguard_server.viewer.escaping import escape_text, reveal_hidden_characters, to_single_line
+from agentguard_server.viewer.escaping import (
+    escape_text,
+    reveal_hidden_characters,
+    to_excerpt,
+    to_single_line,
+)
 from agentguard_server.viewer.formatting import find_code_title
 
 VIEWER_FOLDER = Path(__file__).parent
@@ -41,6 +46,7 @@ def format_json(value: object, max_chars: int) -> str:
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "shown": escape_text,
     "plain": to_single_line,
+    "excerpt": to_excerpt,
     "path": quote_path,
     "percent": formatting.format_percent,
     "duration": formatting.format_duration,

@@ -30,6 +30,7 @@ class ViewerSettings:
         campaigns: output folders of chaos campaigns, and folders that contain them.
         batches: paths and URLs of output folders of batch diagnoses.
         collector: OTLP collector to which the page of a run can send it; a browser cannot choose another one.
+        default_sort: sort column of the list of runs without a choice of the user.
         prefix: path under which the viewer is mounted, without a trailing slash.
 
     Raises:
@@ -45,6 +46,7 @@ class ViewerSettings:
     campaigns: tuple[Path, ...] = (CAMPAIGNS_FOLDER,)
     batches: tuple[str, ...] = ()
     collector: ExportTarget | None = None
+    default_sort: str = "time"
     prefix: str = ""
 
     def __post_init__(self) -> None:

@@ -207,7 +207,7 @@ def _group_unclustered(
 
 
 def _resolve_code(code: str) -> str:
-    return find_code_title(code).title if code else "no code"
+    return find_code_title(code).title if code else "no evidence"
 
 
 def shorten(text: str) -> str:

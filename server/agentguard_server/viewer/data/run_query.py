@@ -118,7 +118,7 @@ class _QueryReader:
         return frozenset(known[value] for value in names)
 
 
-def parse_run_query(pairs: QueryPairs) -> RunQuery:
+def parse_run_query(pairs: QueryPairs, *, default_sort: str = "time") -> RunQuery:
     """Parse a query; invalid parameters are ignored and reported."""
     reader = _QueryReader(pairs)
     filter = RunSummaryFilter(
@@ -143,7 +143,7 @@ def parse_run_query(pairs: QueryPairs) -> RunQuery:
     descending = reader.read_one("dir", lambda text: _parse_choice(text, _DIRECTIONS), "not a direction")
     limit = reader.read_one("limit", _parse_limit, f"not a number of runs from 1 to {MAX_PAGE_SIZE}")
     after = next((value for name, value in pairs if name == "after" and value), None)
-    sort = RunSort(by=sort_column or "time", descending=descending != "asc")
+    sort = RunSort(by=sort_column or default_sort, descending=descending != "asc")
     return RunQuery(
         filter=filter,
         sort=sort,

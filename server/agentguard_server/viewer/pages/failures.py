@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.store.read.statistics import Bucket, FailureFrequencies, count_failures_over_time
+from agentguard.store.store import Store
 from agentguard_server.viewer.data.failure_clusters import (
     PLOT_HEIGHT,
     PLOT_WIDTH,
@@ -49,9 +50,23 @@ def _render_page(request: Request) -> Response:
         times=build_trends(frequencies),
         table=build_table(state.store, frequencies, tenant=state.settings.tenant),
         grouped=clusters,
+        evidence=_find_evidence(state.store, clusters, tenant=state.settings.tenant),
         size=(PLOT_WIDTH, PLOT_HEIGHT),
         short=shorten,
     )
+
+
+def _find_evidence(store: Store, clusters: FailureClusters, *, tenant: str) -> dict[str, tuple[str, str]]:
+    """Return reason and first quote of the newest run of each kind, by the run's id."""
+    found = {}
+    for group in clusters.unclustered:
+        for run in group.latest[:1]:
+            rows = store.list_diagnoses(run.run_id, tenant=tenant)
+            data = rows[-1].data if rows else {}
+            first: dict[str, Any] = next(iter(data.get("hypotheses", ())), {})
+            quotes = [quote["quote"] for quote in first.get("evidence", ())]
+            found[run.run_id] = (first.get("reason", ""), next(iter(quotes), ""))
+    return found
 
 
 def _render_json(request: Request) -> Response:

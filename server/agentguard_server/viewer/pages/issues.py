@@ -143,10 +143,10 @@ def _require_issue(request: Request) -> Issue:
 
 def _build_view(issue: Issue) -> IssueView:
     code = find_code_title(issue.code)
-    subject = code.title or issue.module or "Failure without a code"
+    parts = (code.title or "Failure without evidence", issue.agent, issue.module)
     return IssueView(
         issue=issue,
-        title=issue.title or (f"{subject} by {issue.agent}" if issue.agent else subject),
+        title=issue.title or " · ".join(part for part in parts if part),
         code=code,
         change=sum(issue.trend[-7:]) - sum(issue.trend[-14:-7]),
     )

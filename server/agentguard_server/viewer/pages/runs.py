@@ -30,6 +30,7 @@ from agentguard_server.viewer.data.run_query import (
     without_filters,
 )
 from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.settings import ViewerSettings
 
 _MAX_COUNT: Final = 10_000
 _FACETS_TTL_S: Final = 15.0
@@ -55,6 +56,7 @@ _OPTIONAL_COLUMNS: Final = {
     "tokens": "tokens",
     "cost": "cost_usd",
     "duration": "duration_s",
+    "time": "started_at",
 }
 """Columns that the list hides if no run of the page has a value, and their fields."""
 
@@ -88,9 +90,7 @@ def _render_page(request: Request) -> Response:
     store: Store = request.app.state.store
     settings = request.app.state.settings
     made_at = time.time()
-    query, result_page = _select_page(
-        store, parse_run_query(request.query_params.multi_items()), settings.tenant
-    )
+    query, result_page = _select_page(store, _parse_query(request), settings.tenant)
     total = _count_runs(store, query, result_page, settings.tenant)
     nothing_at_all = not total and not (
         query.filters and store.count_run_summaries(RunSummaryFilter(), max_count=1, tenant=settings.tenant)
@@ -126,7 +126,7 @@ def _render_page(request: Request) -> Response:
 def _render_json(request: Request) -> Response:
     store: Store = request.app.state.store
     tenant = request.app.state.settings.tenant
-    query, result_page = _select_page(store, parse_run_query(request.query_params.multi_items()), tenant)
+    query, result_page = _select_page(store, _parse_query(request), tenant)
     return JSONResponse(
         {
             "runs": [_format_row(row) for row in result_page.rows],
@@ -140,7 +140,7 @@ def _render_json(request: Request) -> Response:
 
 def _download_csv(request: Request) -> Response:
     """Stream all runs that match as CSV, in the order of the list."""
-    query = parse_run_query(request.query_params.multi_items())
+    query = _parse_query(request)
     summaries = request.app.state.store.iter_run_summaries(
         query.filter, query.sort, tenant=request.app.state.settings.tenant
     )
@@ -175,6 +175,11 @@ async def _stream_events(request: Request) -> Response:
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
+def _parse_query(request: Request) -> RunQuery:
+    settings: ViewerSettings = request.app.state.settings
+    return parse_run_query(request.query_params.multi_items(), default_sort=settings.default_sort)
+
+
 def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, ResultPage[RunSummaryRow]]:
     """Return the requested page; the first one if the cursor is invalid for the sort order."""
     page = Page(limit=query.limit, after=query.after)
@@ -191,11 +196,11 @@ def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, 
 
 
 def _find_empty_columns(rows: Sequence[RunSummaryRow], query: RunQuery) -> list[str]:
-    """Return the optional columns without a value on the page, apart from the sort column."""
+    """Return the optional columns without a value on the page, apart from a sort column that was chosen."""
     return [
         name
         for name, field in _OPTIONAL_COLUMNS.items()
-        if name != query.sort.by and all(getattr(row, field) in (None, "") for row in rows)
+        if name != query.value("sort") and all(getattr(row, field) in (None, "") for row in rows)
     ]
 
 

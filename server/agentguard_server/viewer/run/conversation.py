@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agentguard.detect.base import Finding
 from agentguard.detect.result_classification import classify_result
-from agentguard.trajectory.model import Observation, Source, Step
+from agentguard.trajectory.model import Observation, Step
 from agentguard_server.viewer.data.run_data import DAMAGED_ROW_KEY
 from agentguard_server.viewer.run.branches import BranchView
 from agentguard_server.viewer.run.effect_ledger import EffectEntry, find_result
@@ -236,13 +236,3 @@ def compute_seconds(step: Step) -> float | None:
     if step.started_at is None or step.ended_at is None or step.ended_at < step.started_at:
         return None
     return step.ended_at - step.started_at
-
-
-def count_agent_turns(steps: Sequence[Step]) -> int:
-    """Count the turns of agents; consecutive steps of one agent are one turn."""
-    count, last_speaker = 0, None
-    for step in steps:
-        speaker = (step.source, step.agent)
-        count += step.source is Source.AGENT and speaker != last_speaker
-        last_speaker = speaker
-    return count

@@ -8,12 +8,12 @@ from typing import Literal
 
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.localize.embedded import TRAINING_NOTE
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Source, Step
 from agentguard_server.viewer.data.recovery import StoredRecovery
 from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.formatting import CodeTitle, find_code_title, format_percent, format_quantity
 from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView, BranchViews
-from agentguard_server.viewer.run.conversation import compute_seconds, count_agent_turns
+from agentguard_server.viewer.run.conversation import compute_seconds
 from agentguard_server.viewer.run.highlights import Quote, QuoteIndex
 
 RunState = Literal["failed", "recovered", "lost", "pending", "fine", "undecided", "unknown"]
@@ -53,11 +53,16 @@ class RootCauseCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals:
-    """Totals over all branches of the run; None for values that no step records."""
+    """Totals over all branches of the run; None for values that no step records.
+
+    Attributes:
+        guard_seconds: seconds that the guard took while the run went on.
+        timing: durations of the parts of the diagnosis in seconds.
+    """
 
     steps: int
     abandoned_steps: int
-    turns: int
+    agents: int
     tokens: int | None
     cost: float | None
     duration: float | None
@@ -208,7 +213,7 @@ def _describe_recovered_state(
             f"{summary} No later result confirms or refutes it.",
         )
     if main.outcome == "recovered":
-        return "recovered", "Failed and recovered", summary
+        return "recovered", "Failed and recovered", f"{summary} A later result confirmed the recovery."
     return "lost", "Recovery failed", summary
 
 
@@ -288,11 +293,11 @@ def compute_totals(data: RunData, branches: BranchViews) -> RunTotals:
     return RunTotals(
         steps=len(branches.current.steps),
         abandoned_steps=sum(len(line.own_steps) for line in branches.abandoned),
-        turns=count_agent_turns(branches.current.steps),
+        agents=len({step.agent for step in branches.current.steps if step.source is Source.AGENT}),
         tokens=sum((u.prompt_tokens or 0) + (u.completion_tokens or 0) for u in counted) if counted else None,
         cost=sum(costs) if costs else None,
         duration=_compute_duration(steps),
-        guard_seconds=_compute_guard_seconds(data, timing),
+        guard_seconds=_find_guard_seconds(data),
         timing=timing,
     )
 
@@ -309,10 +314,7 @@ def _compute_duration(steps: Sequence[Step]) -> float | None:
     return sum(lasted) if lasted else None
 
 
-def _compute_guard_seconds(data: RunData, timing: Sequence[tuple[str, float]]) -> float | None:
-    """Return the seconds that the guard took: in the run, if recorded, and for the diagnosis."""
+def _find_guard_seconds(data: RunData) -> float | None:
     guard_data = data.run.extra.get("agentguard")
-    online_s = guard_data.get("guard_s") if isinstance(guard_data, dict) else None
-    total = dict(timing).get("total_s")
-    durations = [value for value in (online_s, total) if isinstance(value, int | float)]
-    return float(sum(durations)) if durations else None
+    seconds = guard_data.get("guard_s") if isinstance(guard_data, dict) else None
+    return float(seconds) if isinstance(seconds, int | float) else None

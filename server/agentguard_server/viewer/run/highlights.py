@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentguard.detect.base import Evidence
+from agentguard.detect.evidence import describe_field
 from agentguard.trajectory.model import Step
 
 QuoteMatch = Literal["exact", "moved", "gone"]
@@ -20,6 +21,7 @@ class Quote:
         number: displayed number, from 1.
         branch_id: id of its branch; empty for the current branch.
         step, field, start, end: its position.
+        source: description of the field, such as ``call of search``.
         text: the quoted text.
         match: ``exact`` if the offsets are correct; ``moved`` if the text is elsewhere in the field; ``gone``
             if the field does not contain it.
@@ -32,6 +34,7 @@ class Quote:
     field: str
     start: int
     end: int
+    source: str
     text: str
     match: QuoteMatch
     is_primary: bool = False
@@ -82,6 +85,7 @@ class QuoteIndex:
                 branch_id=line,
                 step=evidence.step,
                 field=evidence.field,
+                source=describe_field(steps[evidence.step], evidence.field) if is_in_line else evidence.field,
                 start=start,
                 end=end,
                 text=evidence.quote,

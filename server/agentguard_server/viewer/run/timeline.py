@@ -1,7 +1,7 @@
 """Timeline of a run over time or step numbers; positions are in percent of its width.
 
 If there are too many steps, neighbouring steps share a bar. A bar keeps all badges of its steps (errors,
-findings, rollbacks, effects) and the root cause.
+findings, rollbacks, effects) and the root cause. A run of several agents has a row for each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Source, Step
 from agentguard_server.viewer.escaping import to_single_line
 from agentguard_server.viewer.formatting import format_duration, format_quantity
 from agentguard_server.viewer.run.branches import BranchView
@@ -22,6 +22,9 @@ Badge = Literal["error", "finding", "rollback", "effect", "use"]
 
 MAX_BARS = 240
 MAX_LANES = 8
+MAX_AGENT_ROWS = 6
+OTHER_AGENTS = "other agents"
+"""Name of the row of all agents after the most frequent ones."""
 _MAX_RUN_S = 366 * 86_400.0
 _MIN_BAR_WIDTH = 0.18
 _MIN_LETTER_WIDTH = 1.3
@@ -41,6 +44,7 @@ class TimelineBar:
         root: whether it contains the root-cause step.
         label: description.
         letter: whether the letter of the kind fits.
+        row: row of the agent, from 0; None for a bar over all rows.
     """
 
     x: float
@@ -52,6 +56,7 @@ class TimelineBar:
     root: bool
     label: str
     letter: bool
+    row: int | None = None
 
     @property
     def middle(self) -> float:
@@ -95,6 +100,7 @@ class Timeline:
         kinds: kinds of steps that occur.
         label: description.
         lanes: abandoned branches.
+        agents: names of the rows; empty if fewer than two agents act.
     """
 
     bars: tuple[TimelineBar, ...]
@@ -108,6 +114,12 @@ class Timeline:
     kinds: tuple[StepKind, ...]
     label: str
     lanes: tuple[BranchLane, ...] = ()
+    agents: tuple[str, ...] = ()
+
+    @property
+    def badges(self) -> frozenset[Badge]:
+        """Return the badges that occur."""
+        return frozenset().union(*(bar.badges for bar in self.bars))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +154,11 @@ def build_timeline(
     longest = max([len(steps), *(len(lane_source.branch.steps) for lane_source in shown_lanes)])
     places = spans if shown_axis == "time" and spans is not None else _distribute_evenly(len(steps), longest)
     size = -(-len(steps) // MAX_BARS) if len(steps) > MAX_BARS else 1
+    agents, rows = _assign_rows(steps)
     bars = tuple(
-        _build_bar(steps, range(position, min(position + size, len(steps))), places, badges, root)
+        _build_bar(steps, group, places, badges, root, rows[group[0]])
         for position in range(0, len(steps), size)
+        for group in _group_by_row(range(position, min(position + size, len(steps))), rows)
     )
     rooted = next((bar for bar in bars if bar.root), None)
     used_bars = [bar for bar in bars if "use" in bar.badges]
@@ -167,7 +181,30 @@ def build_timeline(
             if (lane := _build_lane(lane_source, clock if shown_axis == "time" else None, longest))
             is not None
         ),
+        agents=agents,
     )
+
+
+def _assign_rows(steps: Sequence[Step]) -> tuple[tuple[str, ...], list[int | None]]:
+    """Return the names of the rows in order of appearance, and the row of each step."""
+    counts = Counter(step.agent for step in steps if step.source is Source.AGENT)
+    if len(counts) < 2:
+        return (), [None] * len(steps)
+    names = list(counts)
+    if len(names) > MAX_AGENT_ROWS:
+        frequent = {name for name, _ in counts.most_common(MAX_AGENT_ROWS - 1)}
+        names = [*(name for name in names if name in frequent), OTHER_AGENTS]
+    row_by_agent = {name: row for row, name in enumerate(names)}
+    last_row = len(names) - 1
+    rows = [row_by_agent.get(step.agent, last_row) if step.source is Source.AGENT else None for step in steps]
+    return tuple(names), rows
+
+
+def _group_by_row(places: range, rows: Sequence[int | None]) -> list[list[int]]:
+    groups: dict[int | None, list[int]] = {}
+    for place in places:
+        groups.setdefault(rows[place], []).append(place)
+    return list(groups.values())
 
 
 def compute_step_spans(branch: BranchView, axis: Axis | None) -> tuple[Axis, list[tuple[float, float]]]:
@@ -205,10 +242,11 @@ def _build_lane(source: LaneSource, clock: _RunClock | None, longest: int) -> Br
 
 def _build_bar(
     steps: Sequence[Step],
-    places: range,
+    places: Sequence[int],
     spans: Sequence[tuple[float, float]],
     badges: Mapping[int, frozenset[Badge]],
     root: int | None,
+    row: int | None,
 ) -> TimelineBar:
     places_with_badges = [place for place in places if place in badges]
     looks = Counter(classify_step(steps[place]) for place in places)
@@ -229,10 +267,13 @@ def _build_bar(
         root=rooted,
         label=_describe_bar(steps, places, bar_badges, rooted),
         letter=width >= _MIN_LETTER_WIDTH and len(places) == 1,
+        row=row,
     )
 
 
-def _describe_bar(steps: Sequence[Step], places: range, badges: frozenset[Badge], rooted: bool) -> str:
+def _describe_bar(
+    steps: Sequence[Step], places: Sequence[int], badges: frozenset[Badge], rooted: bool
+) -> str:
     first_step = steps[places[0]]
     if len(places) > 1:
         name = f"steps {places[0]} to {places[-1]}"

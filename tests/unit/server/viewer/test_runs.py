@@ -6,6 +6,7 @@ from html import unescape
 import pytest
 from agentguard_server.viewer.app import build_app
 from agentguard_server.viewer.data.run_query import parse_run_query
+from agentguard_server.viewer.settings import ViewerSettings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -55,6 +56,37 @@ def test_list_links_order_by_probability_of_failure(store, client):
     store.flush(10)
     (link,) = re.findall(r'href="([^"]+)"[^>]*>Likeliest failures first', client.get("/").text)
     assert shown(client.get(unescape(link)).text) == ["high", "middle", "low", "undiagnosed"]
+
+
+def test_list_of_files_shows_the_likeliest_failures_first(store):
+    for id, probability in (("high", 0.9), ("low", 0.2)):
+        store.write(RunRow(id=id, task="t"))
+        store.write(DiagnosisRow(run_id=id, method="m", verdict="abstained", probability=probability))
+    store.flush(10)
+    client = TestClient(build_app(store, ViewerSettings(default_sort="probability")), base_url=HERE)
+    assert shown(client.get("/").text) == ["high", "low"]
+    assert shown(client.get("/?sort=probability&dir=asc").text) == ["low", "high"]
+
+
+def test_list_hides_the_start_of_runs_without_times(store, client):
+    store.write(RunRow(id="a", task="t"), StepRow(run_id="a", index=0))
+    store.flush(10)
+    assert "no-time" in client.get("/").text
+    store.write(RunRow(id="b", task="t"), StepRow(run_id="b", index=0, data={"started_at": 1e9}))
+    store.flush(10)
+    page = client.get("/").text
+    assert "no-time" not in page
+    assert re.findall(r'<time datetime="([^"]+)"', page) == ["2001-09-09T01:46:40Z"]
+
+
+def test_failures_show_reason_and_quote_of_the_newest_run(store, client):
+    hypothesis = {"step": 1, "reason": "It repeats a call.", "evidence": [{"quote": "the same <answer>"}]}
+    said = {"verdict": "failure", "probability": 0.9, "code": "mast:step_repetition", "step": 1}
+    store.write(RunRow(id="a", task="t"), StepRow(run_id="a", index=1))
+    store.write(DiagnosisRow(run_id="a", method="m", data={"hypotheses": [hypothesis]}, **said))
+    store.flush(10)
+    page = client.get("/failures").text
+    assert "It repeats a call: <q>the same &lt;answer&gt;</q>" in page
 
 
 def test_filter_order_and_page_are_in_address(store, client):

@@ -5,6 +5,7 @@ from html import unescape
 
 import pytest
 from agentguard_server.viewer.app import build_app
+from agentguard_server.viewer.escaping import to_excerpt
 from starlette.testclient import TestClient
 
 from agentguard.store import Store
@@ -78,3 +79,7 @@ def test_search_page_without_text_shows_form_only(client):
 
 def test_list_without_match_offers_search_of_contents(client):
     assert 'href="/search?q=needle"' in client.get("/?q=needle").text
+
+
+def test_hit_keeps_the_white_space_around_it() -> None:
+    assert (to_excerpt("code:\n"), to_excerpt(" for  tool"), to_excerpt("'")) == ("code: ", " for tool", "'")

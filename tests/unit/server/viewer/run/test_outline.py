@@ -9,7 +9,13 @@ from agentguard_server.viewer.run.agent_graph import MAX_NODES, build_agent_grap
 from agentguard_server.viewer.run.branches import build_branches
 from agentguard_server.viewer.run.lanes import MAX_ROWS, LaneChart, build_lanes
 from agentguard_server.viewer.run.outline import OUTLINE_ROWS, Outline, build_outline
-from agentguard_server.viewer.run.timeline import Badge
+from agentguard_server.viewer.run.timeline import (
+    MAX_AGENT_ROWS,
+    OTHER_AGENTS,
+    Badge,
+    Timeline,
+    build_timeline,
+)
 
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
@@ -121,3 +127,36 @@ def test_lanes_merge_bars_of_long_runs_and_keep_errors_and_root() -> None:
 def test_lanes_beyond_the_limit_are_counted() -> None:
     chart = lanes_of(act(0, "a", *(f"t{i}" for i in range(MAX_ROWS + 1))))
     assert (len(chart.lanes), chart.omitted) == (MAX_ROWS, 2)
+
+
+def timeline_of(*steps: Step) -> Timeline:
+    run = Trajectory(id="r", format="event_log", task="t", steps=steps)
+    return build_timeline(build_branches(RunData.from_run(run)).current, {}, root=None)
+
+
+def test_timeline_of_several_agents_has_a_row_for_each() -> None:
+    user = Step(index=0, source=Source.USER, agent="human", content="Go.")
+    timeline = timeline_of(user, act(1, "planner"), act(2, "coder"), act(3, "planner"))
+    assert timeline.agents == ("planner", "coder")
+    assert [bar.row for bar in timeline.bars] == [None, 0, 1, 0]
+
+
+def test_timeline_of_one_agent_has_no_rows() -> None:
+    timeline = timeline_of(act(0, "solo"), act(1, "solo"))
+    assert (timeline.agents, {bar.row for bar in timeline.bars}) == ((), {None})
+
+
+def test_timeline_gives_rare_agents_one_row() -> None:
+    names = [f"agent {number}" for number in range(MAX_AGENT_ROWS + 3)]
+    steps = [act(index, name) for index, name in enumerate([*names[:5], *names])]
+    timeline = timeline_of(*steps)
+    assert len(timeline.agents) == MAX_AGENT_ROWS
+    assert timeline.agents[-1] == OTHER_AGENTS
+    assert timeline.bars[-1].row == MAX_AGENT_ROWS - 1
+
+
+def test_timeline_of_a_long_run_has_bars_for_each_agent_of_a_group() -> None:
+    timeline = timeline_of(*(act(index, f"agent {index % 2}") for index in range(480)))
+    assert timeline.steps_per_bar == 2
+    assert {bar.row for bar in timeline.bars} == {0, 1}
+    assert len(timeline.bars) == 480

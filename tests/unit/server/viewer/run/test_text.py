@@ -27,8 +27,8 @@ JSON = st.recursive(
 
 def quote(start: int, end: int, text: str, *, number: int = 1, chief: bool = False) -> Quote:
     return Quote(
-        number=number, branch_id="", step=0, field="content", start=start, end=end, text=text[start:end],
-        match="exact", is_primary=chief,
+        number=number, branch_id="", step=0, field="content", source="text", start=start, end=end,
+        text=text[start:end], match="exact", is_primary=chief,
     )  # fmt: skip
 
 
