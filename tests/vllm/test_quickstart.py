@@ -77,8 +77,8 @@ def test_quickstart_runs_a_guarded_agent_with_a_diagnosis(tmp_path: Path) -> Non
         text = read_page(store, row.id)
     assert "Find a free seat in row 7." in text
     assert f"judge ({WEIGHTS}); prompts " in text, "the page names the judge's version"
-    assert "Guard’s model: calls" in text
-    assert "Guard’s model: prompt tokens" in text
+    assert "Judge: calls" in text
+    assert "Judge: prompt tokens" in text
 
 
 def read_page(store: Store, run_id: str) -> str:

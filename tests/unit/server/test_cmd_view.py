@@ -92,7 +92,7 @@ def test_used_port_is_reported():
         taken.listen()
         port = taken.getsockname()[1]
         output = refused(SAMPLE, "--port", port)
-    assert f"port {port} is taken" in output
+    assert f"port {port} is in use" in output
     assert "--port 0" in output
 
 
