@@ -16,14 +16,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentguard_server.viewer.settings import ViewerSettings, is_loopback
+from agentguard.net import is_loopback
+
+if TYPE_CHECKING:
+    from agentguard_server.viewer.settings import ViewerSettings
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
