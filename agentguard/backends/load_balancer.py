@@ -48,7 +48,7 @@ class NoReplica(BackendError):
 
     def __init__(self, *, is_drained: bool = False) -> None:
         self.is_drained = is_drained
-        reason = "every replica that serves this is drained"
+        reason = "every replica for this request is drained"
         if not is_drained:
             reason = "no replica serves this model over this API"
         super().__init__(reason, status=404, stage="unsent")
@@ -363,7 +363,7 @@ class LoadBalancer:
             raise NoReplica(is_drained=any(one.can_serve(*key) for one in self.replicas.values()))
         sound = [one for one in serving if not one.is_corrupt]
         if not sound:
-            raise CircuitOpen("every replica that serves this answers wrongly")
+            raise CircuitOpen("every replica for this request answers wrongly")
         offer = build_tiers(
             sound,
             set(self.outlier_detector.list_healthy_hosts()),

@@ -41,7 +41,7 @@ class EmbeddingsFormat:
     def find_chunk_error(self, chunk: bytes) -> str | None:
         """Return an error, because embeddings have no streams."""
         del chunk
-        return "embeddings do not come as a stream"
+        return "the embeddings API has no streams"
 
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """Return an error, or None for a valid answer. Vectors are lists of numbers or base64.

@@ -61,7 +61,7 @@ def _read_state(path: Path) -> tuple[int, int, int] | None:
     try:
         status = path.stat()
     except OSError as error:
-        raise ConfigError(f"the key's file {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
@@ -70,8 +70,8 @@ def _read_key(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"the key's file {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
     key = data.decode("utf-8", "replace").strip()
     if not key or len(data) > _MAX_BYTES or not key.isprintable() or not key.isascii():
-        raise ConfigError(f"the key's file {path} has no key: write the key alone, as ASCII in one line")
+        raise ConfigError(f"the key file {path} has no key: write the key alone, as ASCII in one line")
     return key

@@ -56,7 +56,7 @@ class ProxyApp:
                     allow_unauthenticated=app_state.settings.listen.allow_unauthenticated,
                 )
             if app_state.admin_app is None:
-                raise ProxyError(404, "not_found", "there is nothing at this path")
+                raise ProxyError(404, "not_found", "the proxy has no resource at this path")
             body = buffered_body(cycle, limits, proxy_headers.get(b"content-length"))
             if body is None:
                 body = await read_body(cycle, limits, app_state.body_memory)

@@ -15,6 +15,7 @@ Events in a stream:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Final
 
@@ -88,10 +89,18 @@ def to_proxy_error(error: ResilienceError) -> ProxyError:
 
 
 def upstream_error_response(error: BaseException) -> Response | None:
-    """Return the endpoint's own error response, to be sent unchanged; None if there is no such response."""
-    if isinstance(error, RetriesExhausted):
-        error = error.last
-    return error.response if isinstance(error, UpstreamError) else None
+    """Return the endpoint's own error response, to be sent unchanged; None if there is no such response.
+
+    Its notes have the number of attempts if there were several.
+    """
+    if not isinstance(error, RetriesExhausted):
+        return error.response if isinstance(error, UpstreamError) else None
+    if not isinstance(error.last, UpstreamError):
+        return None
+    response = error.last.response
+    if error.attempts < 2:
+        return response
+    return replace(response, notes=(*response.notes, ("attempts", str(error.attempts))))
 
 
 def error_body(error: ProxyError, shape: ErrorShape, request_id: str) -> bytes:

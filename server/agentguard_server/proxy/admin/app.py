@@ -235,7 +235,7 @@ async def _handle_not_found(_: Request, error: Exception) -> Response:
     made = _error_response(
         status,
         "not_found" if status == 404 else "method_not_allowed",
-        "there is nothing at this path; the base URL of clients ends in /v1 (Anthropic's: without /v1)",
+        "the proxy has no resource at this path; a client's base URL ends in /v1, but Anthropic's does not",
     )
     made.headers.update(getattr(error, "headers", None) or {})  # the ``Allow`` header
     return made

@@ -179,7 +179,9 @@ def authorize(
         return ANONYMOUS
     caller = keyring.find(extract_api_key(proxy_headers))
     if caller is None:
-        raise ProxyError(401, "invalid_api_key", "a key of this proxy is needed: Authorization: Bearer ag-…")
+        raise ProxyError(
+            401, "invalid_api_key", "an API key of this proxy is required: Authorization: Bearer ag-…"
+        )
     needed = _required_scope(method, route)
     if needed not in caller.scopes and not (needed == "read" and "admin" in caller.scopes):
         raise ProxyError(403, "insufficient_scope", f"this key lacks the scope {needed}")

@@ -166,7 +166,7 @@ class RequestHandler:
     def _admit(self) -> None:
         gateway = self._app_state
         if self._route.kind == "none":
-            raise ProxyError(404, "not_found", "there is nothing at this path")
+            raise ProxyError(404, "not_found", "the proxy has no resource at this path")
         if gateway.is_draining:
             raise ProxyError(
                 503, "shutting_down", "the proxy is shutting down", retry_after_s=1, closes_connection=True

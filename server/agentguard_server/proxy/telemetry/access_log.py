@@ -263,7 +263,8 @@ class BackgroundLogWriter:
         if len(self._queue) >= self._max_queue or self._is_closing:
             self.dropped += 1
             return
-        self._queue.append(bytes(memoryview(line)))  # a copy: the output of orjson 3.13 occupies 4 KB at least
+        # A copy, because the output of orjson 3.13 occupies 4 KB at least.
+        self._queue.append(bytes(memoryview(line)))
         if not self._wake_event.is_set():
             self._wake_event.set()
             if self._thread is None:

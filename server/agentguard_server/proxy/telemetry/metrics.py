@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from agentguard.resilience.events import EventKind, ResilienceEvent
-from agentguard_server.proxy.hooks import CompletedRequest
+from agentguard_server.proxy.hooks import CompletedRequest, GuardOutcome
 from agentguard_server.proxy.telemetry.counters import Histogram, Labels, MetricSample, MetricSet
-from agentguard_server.proxy.telemetry.finding_deduplicator import FindingDeduplicator
 from agentguard_server.proxy.telemetry.metric_definitions import OTHER_LABEL
 from agentguard_server.proxy.telemetry.options import MetricsOptions
 
@@ -187,6 +187,31 @@ class Metrics:
     def _find_or_create_histogram(self, name: str, labels: tuple[str, ...]) -> Histogram:
         held = self._metric_set.histograms.setdefault(name, {})
         return held.setdefault(labels[:2], Histogram(len(self._bounds)))
+
+
+class FindingDeduplicator:
+    """Filter for new findings: each request of a run reports all findings of the run.
+
+    Args:
+        max_runs: maximum number of runs; the least recently used is forgotten first.
+    """
+
+    def __init__(self, max_runs: int = 4096) -> None:
+        self._max_runs = max_runs
+        self._seen_codes: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
+
+    def select_new(self, tenant: str, outcome: GuardOutcome) -> list[str]:
+        """Return the codes that no earlier request of the run has reported."""
+        if not outcome.findings:
+            return []
+        key = (tenant, outcome.run_id)
+        seen = self._seen_codes.setdefault(key, set())
+        self._seen_codes.move_to_end(key)
+        while len(self._seen_codes) > self._max_runs:
+            self._seen_codes.popitem(last=False)
+        new = [code for code, _ in outcome.findings if code not in seen]
+        seen.update(new)
+        return new
 
 
 def extract_token_usage(response_body: bytes) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from agentguard.otlp.exporter import ExportTarget, SpanSender
 from agentguard.otlp.model import OtlpSpan
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 from agentguard_server.proxy.telemetry.counters import MetricSample
-from agentguard_server.proxy.telemetry.finding_deduplicator import FindingDeduplicator
+from agentguard_server.proxy.telemetry.metrics import FindingDeduplicator
 from agentguard_server.proxy.telemetry.options import TracingOptions
 from agentguard_server.proxy.telemetry.span_mapping import EDGE_BYTES, to_span
 from agentguard_server.proxy.telemetry.trace_context import propagation_headers

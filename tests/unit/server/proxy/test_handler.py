@@ -205,6 +205,7 @@ def test_endpoint_error_is_forwarded_unchanged(again):
     error = UpstreamError(answer)
     got = ask(gateway(RetriesExhausted("no", attempts=2, last=error) if again else error))
     assert (got.status, got.body, got.headers["retry-after"]) == (429, answer.body, "7")
+    assert got.headers.get("agentguard-upstream") == ("attempts=2" if again else None)
 
 
 def test_stream_is_forwarded_in_chunks_and_closed():
