@@ -45,7 +45,6 @@ class CodexRun:
     """
 
     def __init__(self, format: str, name: str) -> None:
-        self.has_lines = False
         self._format, self._name = format, name
         self._id: str | None = None
         self._turns = ResponseTurns(agent=_AGENT)
@@ -68,7 +67,6 @@ class CodexRun:
 
     def add_line(self, line: JsonNode, position: int) -> None:
         """Add a line. Raises FormatError with the field of a malformed line."""
-        self.has_lines = True
         head = _find_head(line)
         if head is not None:
             self._add_head(head)

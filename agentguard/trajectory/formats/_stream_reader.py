@@ -35,6 +35,12 @@ class SourceItem:
     value: Any = None
     error: FormatError | None = None
 
+    def read(self) -> Any:
+        """Return the value. Raises the error of an unreadable one."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
 
 @dataclass(frozen=True, slots=True)
 class SourceContent:

@@ -151,9 +151,7 @@ def _join_labels(runs: list[Path], labels: list[Path]) -> Iterator[Record | Unre
     for path in labels:
         for item in iter_values(path):
             try:
-                if item.error is not None:
-                    raise item.error
-                rows[JsonNode.from_value(item.value).scalar("trajectory_id").strip()] = path, item.value
+                rows[JsonNode.from_value(item.read()).scalar("trajectory_id").strip()] = path, item.value
             except InputError as error:
                 yield UnreadableRecord(error=error.with_location(file=str(path), record=item.position))
     for path in runs:

@@ -77,16 +77,12 @@ def _join_labels(runs: Path, labels: Path) -> Iterator[Record | UnreadableRecord
     truths: dict[str, Any] = {}
     for item in iter_values(labels):
         try:
-            if item.error is not None:
-                raise item.error
-            truths[JsonNode.from_value(item.value).scalar("trajectory_id").strip()] = item.value
+            truths[JsonNode.from_value(item.read()).scalar("trajectory_id").strip()] = item.value
         except InputError as error:
             yield UnreadableRecord(error=error.with_location(file=str(labels), record=item.position))
     for item in iter_values(runs):
         try:
-            if item.error is not None:
-                raise item.error
-            node = JsonNode.from_value(item.value)
+            node = JsonNode.from_value(item.read())
             truth = truths.pop(node.scalar_or("task_id").strip(), None)
             record = {**node.data, **({"ground_truth": truth} if truth else {})}
             yield from FORMAT.parse(record, name=f"{runs.stem}#{item.position}")

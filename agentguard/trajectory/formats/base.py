@@ -8,7 +8,7 @@ unreadable records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -26,15 +26,6 @@ class UnreadableRecord:
     """Record that cannot be read; the other records of its file are still read."""
 
     error: InputError
-
-
-_SCORED_LINES = 8
-
-
-def score_lines(score_match: Callable[[Any], float], values: Sequence[Any]) -> float:
-    """Return the score of a list of lines: that of its best object among the first, slightly lowered."""
-    objects = (one for one in values[:_SCORED_LINES] if isinstance(one, dict))
-    return max(map(score_match, objects), default=0.0) * 0.99
 
 
 class Format(Protocol):

@@ -13,26 +13,22 @@ from typing import Any
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._claude_code_events import MESSAGE_TYPES, SILENT_TYPES, ClaudeCodeRun
+from agentguard.trajectory.formats._line_format import LineFormat
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
+from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record
 
 
-class ClaudeCode:
+class ClaudeCode(LineFormat):
     """Importer of Claude Code's session files and event streams."""
 
     name = "claude_code"
     summary = "Claude Code sessions (JSON Lines) and stream-json output, sub-agents as their own runs"
 
-    def score_match(self, value: Any) -> float:
-        """Score an event of a session or of a stream, a list of them, or ``loglines``."""
-        if isinstance(value, list):
-            return score_lines(self.score_match, value)
-        if not isinstance(value, dict):
-            return 0.0
-        if isinstance(value.get("loglines"), list):
-            return self.score_match(value["loglines"])
-        return _score_event(value)
+    def score_line(self, line: dict[str, Any]) -> float:
+        """Score an event of a session or of a stream, or an object with ``loglines``."""
+        loglines = line.get("loglines")
+        return self.score_match(loglines) if isinstance(loglines, list) else _score_event(line)
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the runs of an event, a list of events, or an object with ``loglines``."""
@@ -40,11 +36,7 @@ class ClaudeCode:
             value = JsonNode(value).items("loglines") if "loglines" in value else [value]
         if not isinstance(value, list):
             raise FormatError("expected an event or a list of events")
-        items = (SourceItem(i, item) for i, item in enumerate(value))
-        for record in self.parse_sequence(items, name=name):
-            if isinstance(record, UnreadableRecord):
-                raise record.error
-            yield record
+        yield from super().parse(value, name=name)
 
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
@@ -89,9 +81,7 @@ class ClaudeCodeReader:
         is_read = False
         for item in items:
             try:
-                if item.error is not None:
-                    raise item.error
-                event = JsonNode.from_value(item.value)
+                event = JsonNode.from_value(item.read())
                 if self._is_next_session(event):
                     is_read = True
                     yield from self._finish_session()

@@ -6,16 +6,14 @@ contain the prompt, so the run has no task. Source of the field names: the Codex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
+from agentguard.trajectory.formats._line_format import SessionFormat
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record, Source, ToolCall
 from agentguard.trajectory.usage import parse_usage
 
@@ -30,7 +28,6 @@ class _ExecRun:
     """Assembler of the events of one thread."""
 
     def __init__(self, name: str) -> None:
-        self.has_events = False
         self._id = name
         self._builder = StepBuilder(agent=_AGENT)
         self._open_items: dict[str, tuple[JsonNode, int]] = {}
@@ -38,10 +35,13 @@ class _ExecRun:
         self._exit_status: str | None = None
         self._plan: list[Any] = []
 
-    def add_event(self, event: JsonNode, position: int) -> None:
+    def is_next_session(self, line: JsonNode) -> bool:
+        """Return True for the start of another thread."""
+        return bool(line.raw("type") == _THREAD_STARTED)
+
+    def add_line(self, line: JsonNode, position: int) -> None:
         """Add an event. Raises FormatError with the field of a malformed one."""
-        self.has_events = True
-        kind = event.text("type")
+        event, kind = line, line.text("type")
         if kind == _THREAD_STARTED:
             self._id = event.scalar_or("thread_id") or self._id
         elif kind in _ITEM_EVENTS:
@@ -152,52 +152,24 @@ class _ExecRun:
             steps[last.index] = last.with_usage(usage, last.model)
 
 
-class CodexExec:
+class CodexExec(SessionFormat):
     """Importer of the event stream of ``codex exec --json``."""
 
     name = "codex_exec"
     summary = "Event streams of codex exec --json (JSON Lines)"
 
-    def score_match(self, value: Any) -> float:
-        """Score a thread event; a list scores as its events."""
-        if isinstance(value, list):
-            return score_lines(self.score_match, value)
-        kind = value.get("type") if isinstance(value, dict) else None
+    def score_line(self, line: dict[str, Any]) -> float:
+        """Score a thread event."""
+        kind = line.get("type")
         if not isinstance(kind, str) or kind not in _EVENTS:
             return 0.0
         if kind == _THREAD_STARTED:
-            return 0.97 if "thread_id" in value else 0.0
-        return 0.96 if kind.startswith("turn.") or isinstance(value.get("item"), dict) else 0.0
+            return 0.97 if "thread_id" in line else 0.0
+        return 0.96 if kind.startswith("turn.") or isinstance(line.get("item"), dict) else 0.0
 
-    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the runs of an event, or of a list of events."""
-        values = value if isinstance(value, list) else [value]
-        for record in self.parse_sequence((SourceItem(i, one) for i, one in enumerate(values)), name=name):
-            if isinstance(record, UnreadableRecord):
-                raise record.error
-            yield record
-
-    def parse_sequence(
-        self, items: Iterator[SourceItem], *, name: str
-    ) -> Iterator[Record | UnreadableRecord]:
-        """Yield the runs of the threads; a thread ends if the next one starts."""
-        run, is_empty = _ExecRun(name), True
-        for item in items:
-            try:
-                if item.error is not None:
-                    raise item.error
-                event = JsonNode.from_value(item.value)
-                if run.has_events and event.raw("type") == _THREAD_STARTED:
-                    yield run.build_record()
-                    run = _ExecRun(f"{name}#{item.position}")
-                run.add_event(event, item.position)
-            except InputError as error:
-                yield UnreadableRecord(error=error.with_location(record=item.position))
-            is_empty = False
-        if run.has_events:
-            yield run.build_record()
-        elif is_empty:
-            raise FormatError("an event stream without events")
+    def start_run(self, name: str) -> _ExecRun:
+        """Return the assembler of a thread."""
+        return _ExecRun(name)
 
 
 FORMAT = CodexExec()

@@ -7,16 +7,14 @@ message and the later ones, ``$set`` changes facts of the session. A call contai
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from agentguard.errors import InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
 from agentguard.trajectory.formats._content_parts import MessageContent, parse_arguments, parse_content
+from agentguard.trajectory.formats._line_format import SessionFormat
 from agentguard.trajectory.formats._step_builder import StepBuilder
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
 from agentguard.trajectory.model import Record, Source, Step, ToolCall
 from agentguard.trajectory.usage import parse_usage
 
@@ -34,57 +32,29 @@ _SESSION_FIELDS = ("projectHash", "summary", "directories", "kind")
 _Node = TreeNode[JsonNode | None]
 
 
-class GeminiCli:
+class GeminiCli(SessionFormat):
     """Importer of Gemini CLI's session files."""
 
     name = "gemini_cli"
     summary = "Gemini CLI sessions (JSON, or JSON Lines with rewinds)"
 
-    def score_match(self, value: Any) -> float:
+    def score_line(self, line: dict[str, Any]) -> float:
         """Score the head of a session, a change of it, or a message of Gemini."""
-        if isinstance(value, list):
-            return score_lines(self.score_match, value)
-        if not isinstance(value, dict):
-            return 0.0
-        if "sessionId" in value and "projectHash" in value:
+        if "sessionId" in line and "projectHash" in line:
             return 0.98
-        if isinstance(value.get("$set"), dict) or isinstance(value.get("$rewindTo"), str):
+        if isinstance(line.get("$set"), dict) or isinstance(line.get("$rewindTo"), str):
             return 0.9
-        return 0.9 if value.get("type") == _AGENT and "id" in value else 0.0
+        return 0.9 if line.get("type") == _AGENT and "id" in line else 0.0
 
-    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the run of a session object, or of a list of lines."""
-        values = value if isinstance(value, list) else [value]
-        for record in self.parse_sequence((SourceItem(i, one) for i, one in enumerate(values)), name=name):
-            if isinstance(record, UnreadableRecord):
-                raise record.error
-            yield record
-
-    def parse_sequence(
-        self, items: Iterator[SourceItem], *, name: str
-    ) -> Iterator[Record | UnreadableRecord]:
-        """Yield the runs of the sessions; a session ends if the head of the next one begins."""
-        session = _Session(name)
-        for item in items:
-            try:
-                if item.error is not None:
-                    raise item.error
-                line = JsonNode.from_value(item.value)
-                if session.is_next_session(line):
-                    yield session.build_record()
-                    session = _Session(name)
-                session.add_line(line, item.position)
-            except InputError as error:
-                yield UnreadableRecord(error=error.with_location(record=item.position))
-        if session.has_lines:
-            yield session.build_record()
+    def start_run(self, name: str) -> _Session:
+        """Return the replay of a session."""
+        return _Session(name)
 
 
 class _Session:
     """Replay of the lines of one session."""
 
     def __init__(self, name: str) -> None:
-        self.has_lines = False
         self._name = name
         self._head: dict[str, Any] = {}
         self._root: _Node = TreeNode(id="", order=-1, value=None)
@@ -108,7 +78,6 @@ class _Session:
             self._set_facts(line)
         else:
             self._add_message(line)
-        self.has_lines = True
 
     def build_record(self) -> Record:
         """Return the run."""

@@ -64,9 +64,7 @@ class LangChain:
         messages: list[Any] = []
         for item in items:
             try:
-                if item.error is not None:
-                    raise item.error
-                if _is_state(item.value):
+                if _is_state(item.read()):
                     states.append(_parse_state(JsonNode(item.value), item.position))
                 elif is_langchain_message(item.value) or is_chat_message(item.value):
                     messages.append(item.value)

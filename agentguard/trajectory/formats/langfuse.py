@@ -59,9 +59,7 @@ class Langfuse:
         values = []
         for item in items:
             try:
-                if item.error is not None:
-                    raise item.error
-                if not _is_observation(item.value):
+                if not _is_observation(item.read()):
                     yield from _parse_items([item.value], f"{name}#{item.position}")
                 else:
                     _parse_observation(JsonNode(_camelize(item.value)), item.position)

@@ -57,9 +57,7 @@ class LangSmith:
         nodes: list[JsonNode] = []
         for item in items:
             try:
-                if item.error is not None:
-                    raise item.error
-                rows = list(_flatten(JsonNode.from_value(item.value)))
+                rows = list(_flatten(JsonNode.from_value(item.read())))
                 for row in rows:
                     _parse_run(row, 0)
                 nodes += rows

@@ -22,6 +22,7 @@ from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
 from agentguard.trajectory.formats._chat_conversion import drop_none
 from agentguard.trajectory.formats._chat_messages import parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
+from agentguard.trajectory.formats._line_format import LineFormat
 from agentguard.trajectory.formats._model_exchange import (
     RequestBody,
     extract_error,
@@ -32,7 +33,7 @@ from agentguard.trajectory.formats._model_exchange import (
 )
 from agentguard.trajectory.formats._step_builder import add_unknown_parts, count_unknown_parts
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord, score_lines
+from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record, Step, Trajectory
 from agentguard.trajectory.usage import parse_usage
 
@@ -135,20 +136,16 @@ class _RunIndex:
         return self.runs[-1]
 
 
-class ModelRequests:
+class ModelRequests(LineFormat):
     """Importer of logged requests to model APIs."""
 
     name = "model_requests"
     summary = "Logs of requests and responses of model APIs (gateways, LiteLLM, Bedrock), merged into runs"
 
-    def score_match(self, value: Any) -> float:
-        """Score a pair whose request has messages; a list of pairs scores as its pairs."""
-        if isinstance(value, list):
-            return score_lines(self.score_match, value)
-        if not isinstance(value, dict):
-            return 0.0
+    def score_line(self, line: dict[str, Any]) -> float:
+        """Score a pair whose request has messages."""
         try:
-            request, response = _find_bodies(JsonNode(value))
+            request, response = _find_bodies(JsonNode(line))
         except InputError:
             return 0.0
         messages = request.get("messages")
@@ -159,14 +156,6 @@ class ModelRequests:
         )
         return 0.98 if has_roles and isinstance(response, dict | list) else 0.0
 
-    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the runs of a pair, or of a list of pairs."""
-        values = value if isinstance(value, list) else [value]
-        for record in self.parse_sequence((SourceItem(i, one) for i, one in enumerate(values)), name=name):
-            if isinstance(record, UnreadableRecord):
-                raise record.error
-            yield record
-
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
     ) -> Iterator[Record | UnreadableRecord]:
@@ -174,9 +163,7 @@ class ModelRequests:
         index = _RunIndex(name)
         for item in items:
             try:
-                if item.error is not None:
-                    raise item.error
-                index.add_exchange(_parse_exchange(JsonNode.from_value(item.value), item.position))
+                index.add_exchange(_parse_exchange(JsonNode.from_value(item.read()), item.position))
             except InputError as error:
                 yield UnreadableRecord(error=error.with_location(record=item.position))
         yield from _build_records(index.runs)

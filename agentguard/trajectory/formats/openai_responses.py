@@ -93,9 +93,7 @@ class OpenAIResponses:
         loose: list[Any] = []
         for item in items:
             try:
-                if item.error is not None:
-                    raise item.error
-                if isinstance(item.value, dict) and not _is_response(item.value):
+                if isinstance(item.read(), dict) and not _is_response(item.value):
                     loose.append(item.value)
                     continue
                 _add_response(responses, _parse_response(item, name))

@@ -78,9 +78,7 @@ class OtelSpans:
         has_errors = False
         for item in items:
             try:
-                if item.error is not None:
-                    raise item.error
-                _add_spans(traces, JsonNode.from_value(item.value), name)
+                _add_spans(traces, JsonNode.from_value(item.read()), name)
             except InputError as error:
                 has_errors = True
                 yield UnreadableRecord(error=error.with_location(record=item.position))

@@ -61,9 +61,7 @@ class OtlpJson:
         has_errors = False
         for item in items:
             try:
-                if item.error is not None:
-                    raise item.error
-                _add_export(traces, item.value, name)
+                _add_export(traces, item.read(), name)
             except InputError as error:
                 has_errors = True
                 yield UnreadableRecord(error=error.with_location(record=item.position))

@@ -266,7 +266,7 @@ def test_busy_collector_is_retried_after_its_delay(tmp_path: Path) -> None:
         (400, "answered 400"),
         (401, "--header"),
         (403, "--header"),
-        (307, "not followed"),
+        (307, "redirects"),
         (415, "--encoding"),
         (500, "500"),
     ],

@@ -144,10 +144,10 @@ def test_cycle_and_duplicate_are_reported_and_others_are_read() -> None:
     assert [one.trajectory.id for one in found if isinstance(one, Record)] == ["d"]
     errors = [one.error for one in found if isinstance(one, UnreadableRecord)]
     assert sorted((error.record, error.reason.split()[-1]) for error in errors) == [
-        (0, "circle"),
-        (1, "circle"),
-        (2, "circle"),
-        (4, "before"),
+        (0, "cycle"),
+        (1, "cycle"),
+        (2, "cycle"),
+        (4, "twice"),
     ]
 
 
