@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from agentguard.judge.embedded.features.catalogue import (
@@ -133,7 +134,7 @@ def _build_values(rows: list[dict[str, float]], groups: frozenset[str]) -> NDArr
     columns, names = zip(*_list_columns(groups), strict=True)
     values = np.full((len(rows), len(FEATURE_NAMES)), np.nan)
     if rows:
-        values[:, columns] = [[row[name] for name in names] for row in rows]
+        values[:, columns] = list(map(itemgetter(*names), rows))
     return values
 
 

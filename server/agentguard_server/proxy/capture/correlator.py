@@ -61,7 +61,7 @@ class RunCorrelator:
             safety_assessor=None,
             clock=lambda: self._exchange_time,
         )
-        self._exchange_time = 0.0
+        self._exchange_time, self._is_named = 0.0, False
         self._guard, self._writer, self._options = guard, writer, options
         self._bundles, self._run_name_suffix = bundles, run_name_suffix
         self._interceptors: dict[str, PassiveInterceptor] = {}
@@ -83,7 +83,7 @@ class RunCorrelator:
         )
         if has_whole_history:
             self._histories.store(scope, captured.request_body, request, keys)
-        self._exchange_time = captured.started_at
+        self._exchange_time, self._is_named = captured.started_at, bool(captured.run_id)
         exchange = engine.open_request(
             api.adapter,
             request.body,
@@ -123,7 +123,9 @@ class RunCorrelator:
 
     def _build_session_factory(self, tenant: str) -> Callable[[Trajectory], Session]:
         def begin(meta: Trajectory) -> Session:
-            return PassiveSession(self._session_config, meta, self._writer.create_row_builder(tenant, meta))
+            # IDs of other runs are random, so that no stored run has them.
+            rows = self._writer.create_row_builder(tenant, meta, may_replace=self._is_named)
+            return PassiveSession(self._session_config, meta, rows)
 
         return begin
 

@@ -22,6 +22,7 @@ class RunRowBuilder:
         meta: the run without its steps.
         tenant: tenant of the run.
         on_change: called on each change; the callee must later call `build_rows` and `commit_rows`.
+        may_replace: True if the store may have a run of the same ID, which this run replaces.
 
     Attributes:
         id: ID of the run.
@@ -34,6 +35,7 @@ class RunRowBuilder:
         "_is_new",
         "_is_resident",
         "_length",
+        "_may_replace",
         "_meta",
         "_new_steps",
         "_on_change",
@@ -45,8 +47,15 @@ class RunRowBuilder:
         "tenant",
     )  # fmt: skip
 
-    def __init__(self, meta: Trajectory, tenant: str, on_change: Callable[[RunRowBuilder], None]) -> None:
-        self.id, self.tenant = meta.id, tenant
+    def __init__(
+        self,
+        meta: Trajectory,
+        tenant: str,
+        on_change: Callable[[RunRowBuilder], None],
+        *,
+        may_replace: bool = True,
+    ) -> None:
+        self.id, self.tenant, self._may_replace = meta.id, tenant, may_replace
         self._meta, self._on_change = meta, on_change
         self._run_row = build_run_row(meta, tenant=tenant)
         self._is_new, self.has_tool_calls, self.has_ended, self._is_resident = True, False, False, True
@@ -79,7 +88,9 @@ class RunRowBuilder:
         steps = rows[1:] if fresh else rows
         self._length += len(steps)
         self._remember_steps(steps, is_redacted=is_redacted)
-        made: list[Row] = [ClearRunRow(tenant=self.tenant, run_id=self.id)] if fresh else []
+        made: list[Row] = (
+            [ClearRunRow(tenant=self.tenant, run_id=self.id)] if fresh and self._may_replace else []
+        )
         if self.has_ended:
             made.append(_build_ended_row(self._run_row, self._length))
         elif fresh:

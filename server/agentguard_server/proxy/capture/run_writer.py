@@ -92,9 +92,9 @@ class RunWriter:
         finally:
             self._enqueue_diagnoses()
 
-    def create_row_builder(self, tenant: str, meta: Trajectory) -> RunRowBuilder:
-        """Return a builder for a new captured run; it replaces a stored run of the same ID."""
-        return RunRowBuilder(meta, tenant, self._mark_changed)
+    def create_row_builder(self, tenant: str, meta: Trajectory, *, may_replace: bool) -> RunRowBuilder:
+        """Return a builder for a new captured run; with ``may_replace`` it replaces a run of the same ID."""
+        return RunRowBuilder(meta, tenant, self._mark_changed, may_replace=may_replace)
 
     def record_event(self, message: RunEvent) -> None:
         """Record an event of a run with an inline guard. Raises FormatError if it is not valid."""
