@@ -1,12 +1,16 @@
 """Throughput of batch jobs: runs a second by engine and number of workers, and memory of a worker.
 
-Run: .venv/bin/python -m benchmarks.scale [--rows 2000] [--ray] [--memory-rows N] [--report-rows N]
+Run: .venv/bin/python -m benchmarks.scale [--rows 2000] [--repeats 2] [--ray] [--memory-rows N]
+    [--report-rows N]
 The rows are synthetic runs of 10 steps. `one process` is `agentguard.diagnose` in a loop; `map_batches` is a
 plain Ray Data script with the same detectors and model; `--ray` measures both engines of Ray (`pip install
-'agentguard[ray]' pandas`). Bar: efficiency from one to two workers of at least
-0.85. The last lines extrapolate to 10^6 and 10^9 runs; they are an estimate. Each job compares its runs in a
-second pass; `comparison` is the time of that pass. `--report-rows` measures `agentguard report` on a table of
-that many rows, ten of a task: the rows of a job, copied under other names and tasks.
+'agentguard[ray]' pandas`).
+Bar: efficiency from one to two workers of at least 0.85. Jobs with one and two workers run in turns. On busy
+cores, use the efficiency by processor time, of driver and workers: the least time with one worker divided by
+the least with two, each without the time of a job of two chunks, which has the start of the workers.
+The last lines extrapolate to 10^6 and 10^9 runs; they are an estimate. Each job compares its runs in a second
+pass; `comparison` is the time of that pass. `--report-rows` measures `agentguard report` on a table of that
+many rows, ten of a task: the rows of a job, copied under other names and tasks.
 """
 
 from __future__ import annotations
@@ -96,13 +100,50 @@ def map_batches(source: Path, folder: Path) -> None:
         ray.shutdown()
 
 
+def read_processor_time() -> tuple[float, float]:
+    """Return the processor time of this process and of its ended children in seconds."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    driver, workers = (usage.ru_utime + usage.ru_stime for usage in usages)
+    return driver, workers
+
+
 def measure(name: str, rows: int, run: Callable[[Path, Path], None], source: Path) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        begin = time.perf_counter()
+        begin, (driver, workers) = time.perf_counter(), read_processor_time()
         run(source, Path(folder))
         rate = rows / (time.perf_counter() - begin)
-    print(f"{name:24} {rate:8.0f} runs/s", flush=True)
+        driver, workers = (
+            now - then for now, then in zip(read_processor_time(), (driver, workers), strict=True)
+        )
+    print(f"{name:24} {rate:8.0f} runs/s, processor time {driver:.2f} + {workers:.2f} s", flush=True)
+    PROCESSOR_TIMES.setdefault(name, []).append(driver + workers)
     return rate
+
+
+PROCESSOR_TIMES: dict[str, list[float]] = {}
+"""Processor times of driver and workers by name of the measurement."""
+
+
+def measure_scaling(rows: int, repeats: int, source: Path) -> float:
+    """Measure jobs with one and two workers in turns; return the processor time of a row in seconds."""
+    start = source.with_name("start.jsonl")
+    write_rows(start, 2 * CHUNK_ROWS)
+    rates: dict[str, float] = {}
+    for _ in range(repeats):
+        for workers in (1, 2):
+            name = f"local, {workers} worker{'s' if workers > 1 else ''}"
+            run = run_job(LocalEngine(workers))
+            rates[name] = max(rates.get(name, 0.0), measure(name, rows, run, source))
+            measure(f"start of {workers}", 2 * CHUNK_ROWS, run, start)
+    one, two, start_one, start_two = (
+        min(PROCESSOR_TIMES[name])
+        for name in ("local, 1 worker", "local, 2 workers", "start of 1", "start of 2")
+    )
+    print(
+        f"efficiency, 1 to 2 workers   {rates['local, 2 workers'] / (2 * rates['local, 1 worker']):.2f}, "
+        f"by processor time {(one - start_one) / (two - start_two):.2f}"
+    )
+    return (two - start_two) / (rows - 2 * CHUNK_ROWS)
 
 
 def measure_memory(rows: int) -> None:
@@ -175,6 +216,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=2, help="Jobs with each number of workers.")
     parser.add_argument("--memory-rows", type=int, default=0, help="Rows of the memory test.")
     parser.add_argument("--report-rows", type=int, default=0, help="Rows of the table of the report.")
     parser.add_argument("--ray", action="store_true")
@@ -187,24 +229,19 @@ def main() -> None:
         source = Path(folder) / "rows.jsonl"
         write_rows(source, arguments.rows)
         print(f"{arguments.rows} runs of {STEPS} steps, load {os.getloadavg()[0]:.1f}")
-        rates = {
-            name: measure(name, arguments.rows, run, source)
-            for name, run in [
-                ("one process", diagnose_in_one_process),
-                ("local, 1 worker", run_job(LocalEngine(1))),
-                ("local, 2 workers", run_job(LocalEngine(2))),
-                *(
-                    [("ray, 2 workers", run_job(RayEngine(2))), ("map_batches, 2 actors", map_batches)]
-                    if arguments.ray
-                    else []
-                ),
-            ]
-        }
+        for name, run in [
+            ("one process", diagnose_in_one_process),
+            *(
+                [("ray, 2 workers", run_job(RayEngine(2))), ("map_batches, 2 actors", map_batches)]
+                if arguments.ray
+                else []
+            ),
+        ]:
+            measure(name, arguments.rows, run, source)
+        row_s = measure_scaling(arguments.rows, arguments.repeats, source)
         measure_comparison(arguments.rows, source)
-    print(f"efficiency, 1 to 2 workers   {rates['local, 2 workers'] / (2 * rates['local, 1 worker']):.2f}")
-    core_seconds = 2 / rates["local, 2 workers"]
     for runs in (10**6, 10**9):
-        print(f"estimate for {runs:.0e} runs: {runs * core_seconds / 3600:,.1f} core-hours, without a judge")
+        print(f"estimate for {runs:.0e} runs: {runs * row_s / 3600:,.1f} core-hours, without a judge")
     if arguments.memory_rows:
         measure_memory(arguments.memory_rows)
     if arguments.report_rows:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -107,10 +107,8 @@ class BatchOutput:
             raise ConfigError(f"{url}/{MANIFEST} is not valid JSON: name another folder") from None
         known = stored if isinstance(stored, dict) else {}
         if (known.get("version"), known.get("fingerprint")) != (MANIFEST_VERSION, fingerprint):
-            changed = sorted(
-                key for key in manifest if known.get(key) != manifest[key] and key != "fingerprint"
-            )
-            differences = f" ({', '.join(changed)} differ)" if changed else ""
+            changed = list(_list_differences(known, manifest))
+            differences = f" (different: {', '.join(changed)})" if changed else ""
             raise ConfigError(
                 f"{url} has results of another configuration{differences}: name another folder, "
                 "or repeat the job with the former configuration"
@@ -178,3 +176,13 @@ def build_slot(chunk: Chunk) -> str:
     """Return the identity of a chunk without its contents."""
     name = hashlib.sha256(f"{chunk.file.partition}\0{chunk.file.name}".encode()).hexdigest()[:16]
     return f"{name}-{chunk.index:06d}"
+
+
+def _list_differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of values that differ, as ``policy.localizer.method``, without the fingerprint."""
+    for name in sorted({*stored, *current} - {"fingerprint"}):
+        old, new = stored.get(name), current.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from (f"{name}.{inner}" for inner in _list_differences(old, new))
+        elif old != new:
+            yield name

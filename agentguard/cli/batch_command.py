@@ -61,7 +61,7 @@ Limit = Annotated[
     typer.Option(min=1, metavar="N", rich_help_panel=_PANEL, help="Process at most N rows."),
 ]
 Workers = Annotated[
-    int,
+    int | None,
     typer.Option("--jobs", min=1, max=1_024, rich_help_panel=_PANEL, help="Workers; by default one a core."),
 ]
 Sample = Annotated[
@@ -85,7 +85,7 @@ class BatchSettings:
     Attributes:
         output: path or URL of the output folder.
         engine: engine of the workers.
-        workers: number of workers; 1 takes one a core.
+        workers: number of workers; None takes one a core.
         max_cost_usd: cost of the judge after which no further rows start.
         is_dry_run: print an estimate and write no row.
         json: print the summary as JSON.
@@ -94,7 +94,7 @@ class BatchSettings:
 
     output: str
     engine: EngineKind = "local"
-    workers: int = 1
+    workers: int | None = None
     max_cost_usd: float | None = None
     is_dry_run: bool = False
     json: bool = False
@@ -165,7 +165,7 @@ def compute_batch_status(summary: JobSummary) -> int:
 
 
 def _count_workers(settings: BatchSettings) -> int:
-    return settings.workers if settings.workers > 1 else _count_cores()
+    return settings.workers or _count_cores()
 
 
 def _restore_url(path: Path) -> str:
@@ -195,7 +195,7 @@ def print_summary(summary: JobSummary, settings: BatchSettings) -> None:
     if summary.resumed_rows:
         typer.echo(f"{summary.resumed_rows:,} rows were done before")
     if summary.errors:
-        typer.echo(f"rows without a result: {settings.output}/dead_letters")
+        typer.echo(f"rows without a result: {settings.output.rstrip('/')}/dead_letters")
     if not summary.is_complete:
         typer.echo("stopped at --max-cost; repeat the command to continue")
 

@@ -113,7 +113,7 @@ def convert(
     ] = True,
     out: Out = None,
     engine: EngineName = "local",
-    jobs: Workers = 1,
+    jobs: Workers = None,
     partition: Partitions = None,
     id_column: IdColumn = None,
     document_column: DocumentColumn = None,

@@ -100,11 +100,14 @@ def diagnose(
         ),
     ] = None,
     jobs: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=1, max=1_024, help="Number of concurrent diagnoses, for a judge; the answers are the same."
+            min=1,
+            max=1_024,
+            help="Number of concurrent diagnoses, for a judge (1); the answers are the same. "
+            "With --out: number of workers, by default one a core.",
         ),
-    ] = 1,
+    ] = None,
     top: Annotated[int, typer.Option(min=0, max=50, help="Further hypotheses to show.")] = 3,
     no_summary: Annotated[
         bool, typer.Option("--no-summary", help="Print the full diagnosis of each run.")
@@ -199,7 +202,11 @@ def diagnose(
     if only_new and (store is None or not (paths or watch) or out is not None):
         raise ConfigError("--only-new needs --store and runs from files or products, without --out")
     endpoint = _parse_endpoint(judge, judge_model, judge_option or [])
-    settings = _build_policy(policy, method, failed=assume_failed, judge=endpoint, jobs=jobs, store=store)
+    # Each worker of --out diagnoses one run at a time; the policy must not depend on the number of workers.
+    concurrency = 1 if jobs is None or out is not None else jobs
+    settings = _build_policy(
+        policy, method, failed=assume_failed, judge=endpoint, jobs=concurrency, store=store
+    )
     if out is not None:
         inputs = InputOptions(
             format=format,
@@ -230,7 +237,7 @@ def diagnose(
         if has_stored_runs:
             stored_runs = StoredRuns(run_id or [], store, tenant=tenant)
             results_context = stored_runs.diagnose(
-                guard, lambda found: _diagnose_runs(guard, found, known, outcome, jobs=jobs)
+                guard, lambda found: _diagnose_runs(guard, found, known, outcome, jobs=concurrency)
             )
         else:
             records = (
@@ -247,7 +254,7 @@ def diagnose(
                     known,
                     outcome,
                     is_batch=watch is None,
-                    jobs=jobs if watch is None else 1,
+                    jobs=concurrency if watch is None else 1,
                 ),
             )
         with results_context as results:

@@ -87,13 +87,14 @@ def eval_(
         ),
     ] = False,
     jobs: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
             max=1_024,
-            help="Number of concurrent diagnoses, for a judge; the predictions are the same.",
+            help="Number of concurrent diagnoses, for a judge (1); the predictions are the same. "
+            "With --out: number of workers, by default one a core.",
         ),
-    ] = 1,
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first runs.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of folds and shuffles.")] = 0,
     no_resume: Annotated[
@@ -165,7 +166,13 @@ def eval_(
         learnt_from = load_dataset(train[0], [train[1]]) if train else None
         with open_verdict_store(store):
             results = _evaluate_methods(
-                data, specs, plan, train=learnt_from, checkpoint=checkpoint, no_resume=no_resume, jobs=jobs
+                data,
+                specs,
+                plan,
+                train=learnt_from,
+                checkpoint=checkpoint,
+                no_resume=no_resume,
+                jobs=jobs or 1,
             )
     if report:
         from agentguard.evals.report import write_report

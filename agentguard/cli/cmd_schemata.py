@@ -91,7 +91,7 @@ def distill(
     json: Json = False,
     out: Out = None,
     engine: EngineName = "local",
-    jobs: Workers = 1,
+    jobs: Workers = None,
     partition: Partitions = None,
     id_column: IdColumn = None,
     document_column: DocumentColumn = None,

@@ -87,7 +87,7 @@ def test_secrets_are_redacted_and_unreadable_rows_are_not_copied(tmp_path: Path)
 def test_other_target_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [build_run(0)])
     convert(source, tmp_path / "out", ConversionOperation(target="atif"))
-    with pytest.raises(ConfigError, match=r"another configuration \(target differ\)"):
+    with pytest.raises(ConfigError, match=r"another configuration \(different: target\)"):
         convert(source, tmp_path / "out", ConversionOperation(target="openai_chat"))
     with pytest.raises(ConfigError, match="operation"):
         BatchJob([str(source)], str(tmp_path / "out"), DiagnosisOperation(Policy()), OPTIONS)

@@ -233,7 +233,7 @@ class TestResumption:
         path = write_lines(tmp_path / "a.jsonl", [build_run(0)])
         start([path], tmp_path / "out").run(InlineEngine())
         operation = DiagnosisOperation(Policy(enabled_detectors=("tool_error",)))
-        with pytest.raises(ConfigError, match=r"another configuration.*policy"):
+        with pytest.raises(ConfigError, match=r"\(different: policy.enabled_detectors\)"):
             BatchJob([str(path)], str(tmp_path / "out"), operation, OPTIONS)
 
     def test_folder_with_other_files_is_refused(self, tmp_path: Path) -> None:

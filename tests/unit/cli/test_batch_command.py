@@ -38,7 +38,7 @@ def test_rows_are_written_and_resumed(source: Path, tmp_path: Path) -> None:
 @pytest.mark.process
 def test_unreadable_rows_set_the_exit_status_and_name_the_dead_letters(source: Path, tmp_path: Path) -> None:
     source.write_text(source.read_text() + "{broken\n")
-    result = call(source, "--out", tmp_path / "out", "--jobs", 2)
+    result = call(source, "--out", f"{tmp_path}/out/", "--jobs", 2)
     assert result.exit_code == 1
     assert "1 without a result" in result.stdout
     assert f"{tmp_path}/out/dead_letters" in result.stdout
@@ -51,6 +51,18 @@ def test_dry_run_writes_no_verdict(source: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1 files, 2 rows, 0 of them done" in result.stdout
     assert not (tmp_path / "out" / "verdicts").exists()
+
+
+def test_number_of_workers_is_exact(source: Path, tmp_path: Path) -> None:
+    result = call(source, "--out", tmp_path / "out", "--dry-run", "--jobs", 1)
+    assert "with 1 worker" in result.stdout
+
+
+def test_number_of_workers_does_not_change_the_configuration(source: Path, tmp_path: Path) -> None:
+    judge = ("--judge", "http://127.0.0.1:9/v1", "--judge-model", "m", "--dry-run")
+    for workers in (2, 20):
+        result = call(source, "--out", f"{tmp_path}/out/", *judge, "--jobs", workers)
+        assert result.exit_code == 0, result.output
 
 
 def test_standard_input_is_refused(tmp_path: Path) -> None:
