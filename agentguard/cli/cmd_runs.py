@@ -16,6 +16,7 @@ from rich.text import Text
 
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
+from agentguard.cli.recovery_output import render_recoveries
 from agentguard.cli.run_summary import VERDICT_NAMES, format_step_label
 from agentguard.cli.stored_runs import StoredRuns, StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console, to_one_line
@@ -126,7 +127,7 @@ def show(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show the latest diagnosis of a run.
+    """Show the latest diagnosis of a run and the recoveries of its guard.
 
     Exit status: 0 if the run has a diagnosis, 1 otherwise.
     """
@@ -135,7 +136,10 @@ def show(
         if run is None:
             raise StoreError(f"{opened.address} has no run {run_id!r}")
         rows = opened.list_diagnoses(run_id, tenant=tenant)
+        recoveries = opened.list_recoveries(run_id, tenant=tenant)
     if not rows:
+        if not json:
+            render_recoveries(build_console(), recoveries)
         typer.echo(f"{run_id}: not diagnosed; `agentguard runs diagnose` diagnoses it", err=True)
         raise typer.Exit(1)
     diagnosis = decode_diagnosis(JsonNode.from_value(dict(rows[-1].data)))
@@ -144,6 +148,7 @@ def show(
     else:
         priced = price_run(run, load_policy(policy).prices)
         render_diagnosis(build_console(), priced, diagnosis, DiagnosisView(show_all=verbose))
+        render_recoveries(build_console(), recoveries)
 
 
 def diagnose(

@@ -114,7 +114,7 @@ def _format_attempt(step: Step) -> str:
     call = step.tool_calls[0]
     result = next((one.content for one in step.observations if one.call_id in (call.id, None)), "")
     text = f"The step was {_format_call(call.name, call.arguments or {})}"
-    return f"{text}, which returned: {to_sentence(_truncate(result))}" if result.strip() else f"{text}."
+    return f'{text}, which returned "{_truncate(result.strip())}".' if result.strip() else f"{text}."
 
 
 def format_interruption(steps: int, effects: Sequence[Effect]) -> str:
@@ -132,7 +132,7 @@ def format_person_answer(answer: str, *, is_approved: bool) -> str:
     """Format the message to an agent after a person's decision on its refused calls."""
     if is_approved:
         return "[guard] A person approved the calls of your last answer. Make them again: they will run."
-    return f"[guard] A person did not approve the calls of your last answer. The reply: {to_sentence(answer)}"
+    return f'[guard] A person did not approve the calls of your last answer. The reply: "{answer.strip()}".'
 
 
 def format_repaired_call(changes: str) -> str:

@@ -132,6 +132,8 @@ class RecoveryPlanner:
         if plan.tier in _TERMINAL_TIERS:
             return plan, ""
         refused = context.account.find_exceeded_limit(**compute_plan_cost(plan))
+        if refused == "rollbacks_per_step" and plan.tier is RecoveryTier.REJECT and strategy.max_attempts > 1:
+            refused = None
         return (plan, "") if refused is None else (None, f"the budget {refused!r} is spent")
 
 

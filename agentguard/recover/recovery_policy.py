@@ -22,6 +22,11 @@ EFFECT_TRIGGER = "effect"
 EFFECT_ESCALATION: tuple[EscalationLevel, ...] = ("reprompt", "escalate", "stop")
 """Default escalation policy of `EFFECT_TRIGGER`; each level keeps the call from running."""
 
+MALFORMED_CALL_TRIGGER = "malformed_call"
+"""Name of the escalation policy for calls of declared destructive tools that breach a JSON Schema."""
+MALFORMED_CALL_ESCALATION: tuple[EscalationLevel, ...] = ({"reprompt": {"times": 5}}, "escalate", "stop")
+"""Default escalation policy of `MALFORMED_CALL_TRIGGER`; a model corrects a type more often than a value."""
+
 REPEATED_CALL_TRIGGER = "repeated_call"
 """Name of the escalation policy for a call that succeeded before, with the same arguments."""
 REPEATED_CALL_ESCALATION: tuple[EscalationLevel, ...] = ("reprompt", "escalate")
@@ -35,8 +40,8 @@ class RecoveryPolicy:
     Attributes:
         on_fail: escalation policy of all detectors that have none in ``escalations``.
         escalations: escalation policy by detector name; by ``"acceptance"`` for the acceptance test,
-            ``"effect"`` for suspicious calls of undeclared and destructive tools, and ``"repeated_call"`` for
-            their repetitions.
+            ``"effect"`` for suspicious calls of undeclared and destructive tools, ``"repeated_call"`` for
+            their repetitions, and ``"malformed_call"`` for arguments of destructive tools outside the schema.
         budget: limits of the recoveries of one run.
         verification: verification of recovery outcomes.
         threshold: probability from which a finding triggers a recovery, in (0, 1].
@@ -69,6 +74,7 @@ class RecoveryPolicy:
             )
         levels = {
             EFFECT_TRIGGER: EFFECT_ESCALATION,
+            MALFORMED_CALL_TRIGGER: MALFORMED_CALL_ESCALATION,
             REPEATED_CALL_TRIGGER: REPEATED_CALL_ESCALATION,
             **self.escalations,
         }

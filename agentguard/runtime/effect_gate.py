@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentguard.detect.base import Finding
-from agentguard.recover.recovery_policy import EFFECT_TRIGGER, REPEATED_CALL_TRIGGER
+from agentguard.recover.recovery_policy import EFFECT_TRIGGER, MALFORMED_CALL_TRIGGER, REPEATED_CALL_TRIGGER
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.runtime.duplicate_calls import (
     DUPLICATE_CALL_TRIGGER,
@@ -20,7 +20,10 @@ from agentguard.runtime.run_state import RunState
 from agentguard.runtime.turn_approvals import TurnSignature, compute_turn_signature
 from agentguard.trajectory.model import Step
 
-_CERTAIN_DETECTORS = frozenset({"schema_violation", DUPLICATE_CALL_TRIGGER})
+SCHEMA_DETECTOR = "schema_violation"
+"""Detector of arguments outside the JSON Schema of a tool."""
+
+_CERTAIN_DETECTORS = frozenset({SCHEMA_DETECTOR, DUPLICATE_CALL_TRIGGER})
 """Detectors whose findings are facts: arguments match a JSON Schema or not, and calls are equal or not."""
 
 
@@ -68,7 +71,8 @@ class EffectGate:
             return None
         trigger = self._find_trigger(state, turn, findings, tools)
         if trigger is not None:
-            return GateDecision(trigger, EFFECT_TRIGGER)
+            is_malformed = trigger.detector == SCHEMA_DETECTOR
+            return GateDecision(trigger, MALFORMED_CALL_TRIGGER if is_malformed else EFFECT_TRIGGER)
         return self._find_repetition(state, turn, is_denied=is_denied)
 
     def _find_trigger(

@@ -51,9 +51,18 @@ def to_hypothesis(finding: Finding, agent: str) -> Hypothesis:
     )
 
 
-def annotate_reason(trigger: Finding, hypothesis: Hypothesis) -> Hypothesis:
-    """Put the reason of the acceptance test before the reason of the hypothesis."""
+def explain_candidate(trigger: Finding, hypothesis: Hypothesis) -> Hypothesis:
+    """Give a hypothesis the reason of the trigger, which is the failure that the agent and its user see.
+
+    The reason of a hypothesis without evidence is a remark on the ranking, so the trigger's reason and
+    correction replace it. The reason of the acceptance test precedes any other reason.
+    """
     if hypothesis.reason == trigger.message:
+        return hypothesis
+    if not hypothesis.evidence and not hypothesis.codes:
+        correction = hypothesis.correction or trigger.correction
+        return replace(hypothesis, reason=trigger.message, correction=correction)
+    if trigger.detector != ACCEPTANCE_TRIGGER:
         return hypothesis
     return replace(
         hypothesis, reason=f"{to_sentence(trigger.message)} {to_sentence(hypothesis.reason)}".strip()
@@ -85,10 +94,10 @@ def rank_candidates(
     back = rollback_horizon(past_recoveries, count, min_horizon=nearest, first_agent_step=first)
     chosen = select_rollback_step(ranked, own, steps, back) if refused or back > nearest else own
     others = [one for one in ranked if one.step != chosen.step]
-    if refused:
-        return tuple(annotate_reason(trigger, one) for one in (chosen, *others))
-    others = [one for one in others if one.step != own.step]
-    return (own, *others) if chosen is own else (own, chosen, *others)
+    if not refused:
+        others = [one for one in others if one.step != own.step]
+    ranked = (chosen, *others) if refused or chosen is own else (own, chosen, *others)
+    return tuple(explain_candidate(trigger, one) for one in ranked)
 
 
 def build_live_diagnosis(

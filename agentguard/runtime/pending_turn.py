@@ -19,7 +19,7 @@ from agentguard.recover.planner import compute_plan_cost
 from agentguard.recover.recovery_policy import EFFECT_TRIGGER
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, build_redundancy_finding
 from agentguard.recover.voting import VoteCandidate, VoteTally, count_votes
-from agentguard.runtime.effect_gate import EffectGate
+from agentguard.runtime.effect_gate import SCHEMA_DETECTOR, EffectGate
 from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, to_hypothesis
 from agentguard.runtime.run_state import RunState
 from agentguard.runtime.step_annotations import annotate_messages, describe_repair, diff_calls
@@ -44,9 +44,6 @@ class VoteResult:
     candidate_index: int = 0
     plan: RecoveryPlan | None = None
 
-
-_SCHEMA_DETECTOR = "schema_violation"
-"""Detector whose escalation policy decides whether the calls of candidates are repaired."""
 
 _DISAGREEMENT_CORRECTION = (
     "Independent answers to this step did not agree. Check each argument against what was asked and what was "
@@ -400,7 +397,7 @@ def _repair_candidate(state: RunState, turn: Step) -> Step:
 
     Without the repair, equal calls in different forms would not count as agreement.
     """
-    strategy = state.config.planner.find_strategy(_SCHEMA_DETECTOR, "roll_forward")
+    strategy = state.config.planner.find_strategy(SCHEMA_DETECTOR, "roll_forward")
     if not state.capabilities.repair or strategy is None or not strategy.repairs_calls:
         return turn
     run = state.run

@@ -81,15 +81,14 @@ class SchemaViolation(BaseDetector):
     def _build_violation(self, step: Step, action: Action, error: Any) -> Finding:
         path = [str(part) for part in error.instance_path]
         kind, location = _violation_kind(error), ".".join(path) or "the call"
-        reason = _VIOLATION_REASONS.get(kind, "does not match the schema")
-        missing = f" {error.kind.property!r}" if kind == "Required" else ""
+        reason = _describe_violation(error)
         key = path[-1] if path and not path[-1].isdigit() else None
         value = error.instance if path else None
         return self.build_finding(
             step,
             0.45 if kind in ("Required", "Enum", "Constant") else 0.35,
-            f"The call of {action.name} breaks its schema: {location} {reason}{missing}.",
-            correction=f"Call {action.name} again and follow its schema: {location} {reason}{missing}.",
+            f"The call of {action.name} breaks its schema: {location} {reason}.",
+            correction=f"Call {action.name} again and follow its schema: {location} {reason}.",
             evidence=quote_value(step, action.field, value, key) if path else quote_span(step, action.field),
             tool=action.name,
             path=path,
@@ -239,10 +238,8 @@ def iter_numbers(value: Any, path: tuple[str, ...] = (), depth: int = 0) -> Iter
 
 
 _VIOLATION_REASONS = {
-    "Required": "lacks",
     "Enum": "is not one of the values allowed",
     "Constant": "is not the value allowed",
-    "Type": "is of the wrong type",
     "AdditionalProperties": "has an argument the tool does not know",
     "Pattern": "does not have the form asked for",
     "Format": "does not have the form asked for",
@@ -254,8 +251,24 @@ _VIOLATION_REASONS = {
 }
 
 
+_MAX_SHOWN_OPTIONS = 8
+
+
 def _violation_kind(error: Any) -> str:
     return type(error.kind).__name__
+
+
+def _describe_violation(error: Any) -> str:
+    """Return the predicate of a violation, with the expected types or values if they are few."""
+    kind = _violation_kind(error)
+    if kind == "Required":
+        return f"lacks {error.kind.property!r}"
+    if kind == "Type":
+        return f"must be of type {' or '.join(error.kind.types)}"
+    if kind == "Enum" and len(error.kind.options) <= _MAX_SHOWN_OPTIONS:
+        options = ", ".join(orjson.dumps(one).decode()[:40] for one in error.kind.options)
+        return f"must be one of {options}"
+    return _VIOLATION_REASONS.get(kind, "does not match the schema")
 
 
 def _violation_limit(error: Any) -> str:

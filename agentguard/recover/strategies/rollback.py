@@ -16,12 +16,23 @@ from agentguard.recover.strategy import RecoveryContext
 
 
 class RepromptStrategy(BaseStrategy):
-    """Rejection of the uncommitted last step (T0): its tools have not run, so no effect must be undone."""
+    """Rejection of the uncommitted last step (T0): its tools have not run, so no effect must be undone.
+
+    Args:
+        times: number of consecutive answers to the same request that the strategy may reject; more than one
+            takes precedence over the budget ``rollbacks_per_step``.
+
+    Raises:
+        ConfigError: ``times`` is not a whole number of at least 1, or an option does not exist.
+    """
 
     name = "reprompt"
 
-    def __init__(self, **unknown: object) -> None:
+    def __init__(self, *, times: int = 1, **unknown: object) -> None:
         reject_unknown_options(self.name, unknown)
+        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+            raise ConfigError(f"strategy 'reprompt': times is {times!r}, expected 1 or more")
+        self.max_attempts = times
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Reject the last step and ask again; None if it is committed or not the faulty step."""

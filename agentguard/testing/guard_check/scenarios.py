@@ -74,6 +74,7 @@ class ScriptedScenario:
         wanted_bookings: number of bookings that the task needs; each further one does harm.
         is_declared: whether the effects of the tools are declared.
         is_repeatable: whether ``book`` is declared repeatable.
+        validates_seat: whether ``book`` refuses a seat that is not a number, as a framework with validation.
         feature: feature that the run needs.
         approvals: decisions of the person, in turn; afterwards every booking is approved.
         scout_phases: program of the sub-agent's model, which answers with the last result of its tool.
@@ -92,6 +93,7 @@ class ScriptedScenario:
     wanted_bookings: int = 1
     is_declared: bool = True
     is_repeatable: bool = False
+    validates_seat: bool = False
     feature: RunFeature | None = None
     approvals: tuple[bool, ...] = ()
     scout_phases: tuple[Phase, ...] = ()
@@ -183,6 +185,8 @@ class ScriptedRun(ContractRun):
 
     def book(self, seat: int) -> str:
         """Book a seat, or fail as the scenario says."""
+        if self.scenario.validates_seat and type(seat) is not int:
+            return f"Error: seat: {seat!r} is not a valid integer"
         result = _take(self.scenario.book_results, self._book_count)
         self._book_count += 1
         if not result.startswith("!") or result.startswith(("!timeout", _CANCELLATION)):
@@ -272,6 +276,9 @@ def _iter_benign() -> Iterator[tuple[str, dict[str, Any]]]:
         for result in _DEAD_ENDS:
             loop = Phase(calls=(FIND,), times=count)
             yield f"stubborn/{count}/{result[:7]}", {"phases": (loop, _BOOKING), "find_results": (result,)}
+    for count in range(1, 6):
+        wrong = Phase(calls=(("book", {"seat": "four"}),), times=count)
+        yield f"refused_argument/{count}", {"phases": (wrong, _BOOKING), "validates_seat": True}
     for count in range(1, 5):
         taken = ("!seat 4 is locked by another customer",) * count
         booking = Phase(calls=(BOOK,), times=count + 1, until="yours")

@@ -11,6 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
+from agentguard.guard import Guard
 from agentguard.store import Store
 from agentguard.trajectory.formats.reader import load_trajectory
 from agentguard.trajectory.model import Source, Step, Trajectory, Usage
@@ -150,6 +151,31 @@ def test_wrong_arguments_are_named(store: str, arguments: list[str], message: st
     result = invoke(*arguments, "--store", store)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_show_prints_the_recoveries_of_the_guard(tmp_path: Path) -> None:
+    address = str(tmp_path / "guarded.db")
+    with Store.open(address) as store:
+        guard = Guard(store=store)
+
+        @guard.tool(effect="destructive")
+        def charge(amount: int) -> str:
+            return f"charged {amount}, receipt 7"
+
+        call = {"name": "charge", "arguments": '{"amount": 20}'}
+        calls = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": call}],
+        }
+        answers = [calls, calls, "I charged 20."]
+        with guard.run("Charge 20.", tools=[charge], id="trip") as run:
+            while not run.done:
+                run.tools(run.model(lambda messages: answers.pop(0)))
+        assert guard.flush()
+    shown = invoke("show", "trip", "--store", address)
+    assert shown.exit_code == 0
+    assert "step 2 · reprompt · repeated_call · outcome unknown" in shown.stdout
 
 
 def test_show_computes_the_cost_with_the_prices_of_the_policy(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.recover.actions import Escalate
 from agentguard.recover.capabilities import Capabilities
@@ -86,10 +87,19 @@ def test_suspicion_about_read_or_unknown_tool_refuses_nothing(tool: str) -> None
 
 def test_schema_breach_never_reaches_a_destructive_tool() -> None:
     session = begin(effect="destructive")
-    for amount in ("ten", "one hundred", "many"):
-        if session.stop_reason is None:
-            assert session.propose(turn(amount=amount, to="Ann")) is not None
+    plans = [session.propose(turn(amount=amount, to="Ann")) for amount in ("ten", "many", "a", "b", "c")]
+    assert [plan and plan.strategy for plan in plans] == ["reprompt"] * 5
+    assert session.stop_reason is None
+    assert session.propose(turn(amount="d", to="Ann")) is not None
     assert session.stop_reason is not None
+
+
+def test_call_with_a_corrected_type_runs_after_several_refusals() -> None:
+    session = begin(effect="destructive")
+    for _ in range(3):
+        assert session.propose(turn(amount="ten", to="Ann")) is not None
+    assert "amount must be of type integer" in session.pending_messages[0]
+    assert session.propose(turn(amount=10, to="Ann")) is None
 
 
 def test_correct_call_of_destructive_tool_runs() -> None:
@@ -384,7 +394,7 @@ def test_call_that_a_person_denies_never_runs(is_repetition: bool) -> None:
         execute(session, pair(TEN))
     session.propose(call)
     session.propose(call)
-    assert session.record_person_answer("no, once is enough").endswith("The reply: No, once is enough.")
+    assert session.record_person_answer("no, once is enough").endswith('The reply: "no, once is enough".')
     assert session.propose(call) is not None
     assert session.stop_reason is not None
 
@@ -399,3 +409,17 @@ def test_suspicious_call_that_a_person_approves_runs() -> None:
 
 def test_answer_to_a_question_about_no_call_reaches_the_agent_unchanged() -> None:
     assert begin(can=PERSON).record_person_answer("Look in the attic.") == "Look in the attic."
+
+
+def test_escalation_policy_limits_refusals_of_malformed_calls() -> None:
+    policy = RecoveryPolicy(escalations={"malformed_call": [{"reprompt": {"times": 2}}, "stop"]})
+    session = begin(effect="destructive", policy=policy)
+    for _ in range(3):
+        session.propose(turn(amount="ten", to="Ann"))
+    assert [one.plan.strategy for one in session.recoveries] == ["reprompt", "reprompt", "stop"]
+
+
+@pytest.mark.parametrize("times", [0, True, "two"])
+def test_reprompt_rejects_a_number_of_times_that_is_none(times: Any) -> None:
+    with pytest.raises(ConfigError, match="expected 1 or more"):
+        RecoveryPolicy(on_fail={"reprompt": {"times": times}}).build_planner()
