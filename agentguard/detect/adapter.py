@@ -51,9 +51,9 @@ class DetectorAdapter:
 
 def adapt_detector(detector: Detector | SimpleDetector) -> Detector:
     """Return a detector with all members of `Detector`: ``detector``, or an adapter around it."""
-    if isinstance(detector, BaseDetector | DetectorAdapter):
+    if isinstance(detector, BaseDetector):  # the common case by itself: a union of types takes longer
         return detector
-    return DetectorAdapter(detector)
+    return detector if isinstance(detector, DetectorAdapter) else DetectorAdapter(detector)
 
 
 def read_requirements(factory: DetectorFactory) -> RunRequirements:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import jsonschema_rs
+import orjson
 
 from agentguard.detect._text import to_lower
 from agentguard.detect.step_facts import StepFacts, ToolResult, canonicalize_json
@@ -22,6 +24,8 @@ from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec, Trajec
 _MAX_FACTS = 64
 _MAX_MOVES = 48
 _MAX_ERRORS = 5
+_MAX_CACHED_BYTES = 65_536
+"""Size of a schema up to which its compiled form is kept for other runs."""
 
 
 @dataclass(slots=True)
@@ -243,8 +247,22 @@ def _reject_remote(uri: str) -> Any:
 
 def _compile_schema(schema: Mapping[str, Any]) -> jsonschema_rs.Validator | None:
     try:
+        data = orjson.dumps(schema, default=dict)
+    except TypeError:  # integers beyond 64 bits, or a lone surrogate
+        return _build_validator(dict(schema))
+    return _compile_schema_json(data) if len(data) <= _MAX_CACHED_BYTES else _build_validator(dict(schema))
+
+
+@lru_cache(maxsize=512)
+def _compile_schema_json(data: bytes) -> jsonschema_rs.Validator | None:
+    """Compile a schema once for all runs that offer the tool."""
+    return _build_validator(orjson.loads(data))
+
+
+def _build_validator(schema: dict[str, Any]) -> jsonschema_rs.Validator | None:
+    try:
         return jsonschema_rs.validator_for(
-            dict(schema), retriever=_reject_remote, pattern_options=jsonschema_rs.RegexOptions()
+            schema, retriever=_reject_remote, pattern_options=jsonschema_rs.RegexOptions()
         )
     except Exception:  # any error: a tool with an invalid schema is not checked
         return None

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+import orjson
 
 from agentguard.intercept.conversation import ConversationBranch, Item
-from agentguard.trajectory.model import Source, Step, Usage
+from agentguard.trajectory.formats.sdk import parse_tool_specs
+from agentguard.trajectory.model import Source, Step, ToolSpec, Usage
+
+_MAX_CACHED_BYTES: Final = 65_536
+"""Size of a request's tools up to which their specifications are kept for other runs."""
 
 
 class ApiAdapter(Protocol):
@@ -132,3 +139,21 @@ def select_context_steps(adapter: ApiAdapter, items: Sequence[Item], agent: str)
 def build_response_key(response_id: str) -> bytes:
     """Build the key of a conversation whose client names the response that it continues."""
     return b"response:" + response_id.encode(errors="surrogatepass")
+
+
+def parse_tools(tools: list[Any]) -> tuple[ToolSpec, ...]:
+    """Parse tool definitions; runs that offer the same tools share the result.
+
+    Raises:
+        FormatError: a definition is not valid.
+    """
+    try:
+        data = orjson.dumps(tools)
+    except TypeError:  # integers beyond 64 bits, or a lone surrogate
+        return parse_tool_specs(tools, "tools")
+    return _parse_tools_json(data) if len(data) <= _MAX_CACHED_BYTES else parse_tool_specs(tools, "tools")
+
+
+@lru_cache(maxsize=128)
+def _parse_tools_json(data: bytes) -> tuple[ToolSpec, ...]:
+    return parse_tool_specs(orjson.loads(data), "tools")

@@ -10,7 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, select_context_steps
+from agentguard.intercept.api_adapter import (
+    ApiAdapter,
+    build_response_key,
+    parse_tools,
+    select_context_steps,
+)
 from agentguard.intercept.conversation import Conversation, ConversationCache, Item, build_prefix_keys
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits
@@ -24,7 +29,6 @@ from agentguard.intercept.types import release_claims
 from agentguard.recover.budget import BudgetAccount
 from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.session import Session
-from agentguard.trajectory.formats.sdk import parse_tool_specs
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 if TYPE_CHECKING:
@@ -299,7 +303,7 @@ class Interceptor:
             format="event_log",
             task=user_texts[-1] if user_texts else "",
             steps=(),
-            tools=parse_tool_specs(adapter.extract_tools(body), "tools"),
+            tools=parse_tools(adapter.extract_tools(body)),
             system_prompts={self.agent: "\n\n".join(system)} if system else {},
         )
         session = self._create_session(meta)

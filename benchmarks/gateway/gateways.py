@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.gateway import compiled
 from benchmarks.gateway.processes import NoPeer, Started, start, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,6 +151,15 @@ def _pure(port: int, backend: int, folder: Path) -> list[str]:
     return _serve(port, folder, "metrics: {enabled: false}\n", backend)
 
 
+def _pure_compiled(port: int, backend: int, folder: Path) -> list[str]:
+    return [
+        sys.executable,
+        "-c",
+        "from agentguard.cli import main; main()",
+        *_pure(port, backend, folder)[1:],
+    ]
+
+
 def _everything(port: int, backend: int, folder: Path) -> list[str]:
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     (folder / "guard.yaml").write_text("version: 1\n")
@@ -209,6 +219,12 @@ def _native(port: int, backend: int, folder: Path) -> list[str]:
 GATEWAYS: tuple[Gateway, ...] = (
     Gateway("agentguard", _nothing, _everything),
     Gateway("agentguard, pure gateway", _nothing, _pure),
+    Gateway(
+        "agentguard, pure gateway, compiled",
+        compiled.build_compiled_copy,
+        _pure_compiled,
+        env={"PYTHONPATH": str(compiled.HOME)},
+    ),
     Gateway("native prototype", _build_native, _native),
     Gateway("litellm", _pip(".venv-bench-litellm", "litellm", LITELLM), _litellm),
     Gateway("portkey", _install_portkey, _portkey, _portkey_headers, env={"NODE_ENV": "production"}),

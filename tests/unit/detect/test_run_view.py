@@ -66,11 +66,12 @@ def test_evicted_facts_are_recomputed() -> None:
     assert len(view.moves) <= 48
 
 
-def test_schema_is_compiled_once_per_tool() -> None:
+def test_schema_is_compiled_once_for_all_runs_with_the_tool() -> None:
     view = RunView(tools=[tool("f", a={"type": "integer"})])
     first = view.get_validator("f")
     assert first is not None
     assert view.get_validator("f") is first
+    assert RunView(tools=[tool("f", a={"type": "integer"})]).get_validator("f") is first
     assert view.get_validator("g") is None
 
 

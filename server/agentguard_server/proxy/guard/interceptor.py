@@ -340,4 +340,4 @@ def _warm_up(guard: Guard) -> None:
 
 def _is_retry(request: ProxyRequest) -> bool:
     """Return whether the client marks the request as a retry, as the OpenAI and Anthropic SDKs do."""
-    return any(name == b"x-stainless-retry-count" and text != b"0" for name, text in request.headers)
+    return dict(request.headers).get(b"x-stainless-retry-count", b"0") != b"0"

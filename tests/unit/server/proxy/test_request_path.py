@@ -1,6 +1,7 @@
-"""Number of files that one request enters in a worker, over real sockets and after a warm-up.
+"""Files and function calls of one request in a worker, over real sockets and after a warm-up.
 
-The limits keep the path short for a reader of the code.
+The limits on files keep the path short for a reader of the code. The number of calls is an estimate of the
+processor time of a request that does not depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -48,13 +50,13 @@ async def model_endpoint(answer: bytes) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def trace_request(folder: Path, body: dict[str, Any], answer: dict[str, Any]) -> set[str]:
-    """Return the project's files that the last of some requests enters, with everything enabled."""
-    files: set[str] = set()
+async def trace_request(folder: Path, body: dict[str, Any], answer: dict[str, Any]) -> Counter[str]:
+    """Return the calls that the last of some requests makes in each file of the project, all features on."""
+    calls: Counter[str] = Counter()
 
     def trace(frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(str(PROJECT)):
-            files.add(str(Path(frame.f_code.co_filename).relative_to(PROJECT)))
+            calls[frame.f_code.co_filename] += 1
 
     async with model_endpoint(json.dumps(answer).encode()) as endpoint:
         key = f"sha256:{hashlib.sha256(KEY.encode()).hexdigest()}"
@@ -91,14 +93,18 @@ async def trace_request(folder: Path, body: dict[str, Any], answer: dict[str, An
         finally:
             sys.setprofile(None)
             await bootstrap.aclose()
-    return {file for file in files if not file.startswith(("tests", ".venv"))}
+    paths = {str(Path(file).relative_to(PROJECT)): count for file, count in calls.items()}
+    return Counter({file: count for file, count in paths.items() if not file.startswith(("tests", ".venv"))})
 
 
-@pytest.mark.parametrize(("offers_tools", "most_files"), [(False, 31), (True, 97)])
-def test_request_enters_few_files(offers_tools: bool, most_files: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("offers_tools", "most_files", "most_calls"), [(False, 31, 160), (True, 96, 770)])
+def test_request_enters_few_files_and_functions(
+    offers_tools: bool, most_files: int, most_calls: int, tmp_path: Path
+) -> None:
     history = [{"role": "user", "content": "Is there a seat?"}]
     body = CHAT.body(history) if offers_tools else {"model": "m", "messages": history}
     answer = CHAT.answer(("call", "find", "c1", "aisle") if offers_tools else ("say", "There is one."))
-    files = asyncio.run(trace_request(tmp_path, body, answer))
-    assert len(files) <= most_files, "\n".join(sorted(files))
-    assert "server/agentguard_server/proxy/requests/handler.py" in files
+    calls = asyncio.run(trace_request(tmp_path, body, answer))
+    assert len(calls) <= most_files, "\n".join(sorted(calls))
+    assert calls.total() <= most_calls, calls.most_common()
+    assert "server/agentguard_server/proxy/requests/handler.py" in calls
