@@ -1,7 +1,7 @@
 """Write the viewer's images of the documentation: ``python -m tools.write_images [NAME …]``.
 
-The images show a store with invented runs of a travel desk of four agents, diagnosed by the default guard.
-The command needs Chromium and the development dependencies.
+The images show a store with invented runs of a travel desk of four agents, diagnosed by the default guard,
+and the guarded run of the tests. The command needs Chromium and the development dependencies.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from agentguard.cli.app import build_app
 from agentguard.store.store import Store
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory, Usage
 from tests.chromium import FLAGS, program
+from tests.viewer_runs import RECOVERED, recovered
 from tests.viewer_server import serving
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -171,6 +172,7 @@ def fill(path: Path) -> None:
     with Store.open(path) as store:
         for run, _ in iter_runs():
             store.write_run(run)
+        recovered(store)
         store.flush(60)
     result = CliRunner().invoke(build_app(), ["runs", "diagnose", "--store", str(path)])
     if result.exit_code:
@@ -206,7 +208,36 @@ def _find_run(kind: Callable[[TravelRun], None], city: str = "") -> str:
     return next(run.id for run, found in iter_runs() if found is kind and run.id.endswith(city))
 
 
-_PAGES = {"runs": open_list, "failures": open_failures, "graph": open_graph, "diff": open_diff}
+def open_run(page: Page) -> None:
+    """Open a failed run."""
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"/runs/{_find_run(repeat_failed_hold)}")
+
+
+def open_dark_run(page: Page) -> None:
+    """Open a failed run on a narrow, dark screen."""
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto(f"/runs/{_find_run(repeat_failed_hold)}")
+
+
+def open_branches(page: Page) -> None:
+    """Open an abandoned branch beside its continuation."""
+    page.goto(f"/runs/{RECOVERED}?show=branches")
+    page.locator(".parting").last.evaluate("branch => { branch.open = true; }")
+
+
+_PAGES = {
+    "runs": open_list,
+    "run": open_run,
+    "run-dark-400": open_dark_run,
+    "branches": open_branches,
+    "failures": open_failures,
+    "graph": open_graph,
+    "diff": open_diff,
+}
+_ELEMENTS = {"graph": "section[aria-labelledby=graph]", "branches": ".parting:last-of-type"}
+"""Parts of pages that an image shows; the other images show the viewport."""
 
 
 def main() -> None:
@@ -221,7 +252,7 @@ def main() -> None:
                 page = chromium.new_page(base_url=viewer.url, viewport={"width": 1280, "height": 640})
                 _PAGES[name](page)
                 page.wait_for_load_state("networkidle")
-                shown = page.locator("section[aria-labelledby=graph]") if name == "graph" else page
+                shown = page.locator(_ELEMENTS[name]) if name in _ELEMENTS else page
                 shown.screenshot(path=IMAGES / f"{name}.png")
                 page.close()
             chromium.close()

@@ -90,6 +90,7 @@ class _RootGroup(TyperGroup):
 
     def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         self._shows_help = True
+        _hide_types_of_flags(self)
         super().format_help(ctx, formatter)
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
@@ -161,5 +162,15 @@ def _load_command(name: str) -> TyperCommand | TyperGroup:
     app = typer.Typer()
     app.callback()(lambda: None)  # With a callback, the application is a group even for one command.
     register(app)
-    commands = typer.main.get_group(app).commands
-    return commands[name]  # type: ignore[return-value]
+    command: TyperCommand | TyperGroup = typer.main.get_group(app).commands[name]  # type: ignore[assignment]
+    _hide_types_of_flags(command)
+    return command
+
+
+def _hide_types_of_flags(command: TyperCommand | TyperGroup) -> None:
+    """Leave ``<bool>`` out of the help of a flag, which takes no value."""
+    for parameter in command.get_params(typer.Context(command)):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for child in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(child)
