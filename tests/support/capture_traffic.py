@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from agentguard_server.proxy.capture.collector import CaptureCollector
+from agentguard_server.proxy.capture.collector import CaptureCollector, open_store
 from agentguard_server.proxy.capture.protocol import (
     CapturedExchange,
     CollectorConfig,
@@ -28,7 +28,6 @@ from agentguard_server.proxy.capture.protocol import (
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 from agentguard.config.policy import Policy
-from agentguard.store import Store
 from agentguard.store.db.payload import decode_payload
 from agentguard.store.db.tables import PREFIX
 from agentguard.trajectory._safe_json import dumps
@@ -192,19 +191,21 @@ def build_traffic() -> list[CollectorMessage]:
     return messages
 
 
-def record_traffic(url: str, messages: Iterable[CollectorMessage]) -> CaptureCollector:
+def record_traffic(
+    url: str, messages: Iterable[CollectorMessage], *, frame_messages: int = FRAME_MESSAGES
+) -> CaptureCollector:
     """Pass messages to a collector in frames, end all runs and wait for the diagnoses and rows."""
     guard = GuardOptions(policy=Policy.parse(POLICY))
     config = CollectorConfig(socket_path="", capture=CaptureOptions(store=url), guard=guard)
     # The ids of runs without a name come from a generator with a random seed. On a busy machine the queued
     # diagnoses take longer than the collector waits for them at its end.
     patient = patch("agentguard_server.proxy.capture.diagnosis_worker._SHUTDOWN_TIMEOUT_S", 60.0)
-    with _deterministic_ids(), patient, Store.open(url) as store:
+    with _deterministic_ids(), patient, open_store(url) as store:
         collector = CaptureCollector(config, store)
         frame: list[CollectorMessage] = []
         for message in messages:
             frame.append(message)
-            if len(frame) == FRAME_MESSAGES:
+            if len(frame) == frame_messages:
                 collector.handle_frame(frame)
                 frame = []
         collector.handle_frame(frame)

@@ -19,8 +19,8 @@ from agentguard_server.proxy.guard.eligibility import decode_body
 Scope = tuple[str, ...]
 """Tenant, API and run ID of a request; histories of different scopes are not compared."""
 
-_MAX_TOTAL_BYTES: Final = 16 * 1024 * 1024
-_MIN_BYTES: Final = 8192
+_MAX_TOTAL_BYTES: Final = 8 * 1024 * 1024
+_MIN_BYTES: Final = 2048
 """Size of the smallest body for which the cache takes less time than a complete decoding."""
 
 _SAMPLE_BYTES: Final = 4096

@@ -30,6 +30,7 @@ from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.model import Branch, Observation, Record, Source, Step, ToolCall, Trajectory
 from tests.support.capture_traffic import (
+    FRAME_MESSAGES,
     POLICY,
     build_digests,
     build_traffic,
@@ -42,13 +43,25 @@ from tests.unit.server.proxy.guard.scripted_model import CHAT, calls
 SNAPSHOT = Path(__file__).parent / "capture_output.json"
 
 
-@pytest.fixture(scope="module", params=[diagnosis_worker._MAX_RESIDENT_CHARS, 0])
+@pytest.fixture(
+    scope="module",
+    params=[
+        (diagnosis_worker._MAX_RESIDENT_CHARS, FRAME_MESSAGES),
+        (diagnosis_worker._MAX_RESIDENT_CHARS, 1),
+        (diagnosis_worker._MAX_RESIDENT_CHARS, 1000),
+        (0, FRAME_MESSAGES),
+    ],
+)
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a store with the recorded traffic, whose runs were diagnosed from memory or from the store."""
+    """Return a store with the recorded traffic.
+
+    The runs were diagnosed from memory or from the store, and the messages came in small or large frames.
+    """
+    max_resident_chars, frame_messages = request.param
     path = str(tmp_path_factory.mktemp("capture") / "runs.db")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diagnosis_worker, "_MAX_RESIDENT_CHARS", request.param)
-        record_traffic(path, build_traffic())
+        patch.setattr(diagnosis_worker, "_MAX_RESIDENT_CHARS", max_resident_chars)
+        record_traffic(path, build_traffic(), frame_messages=frame_messages)
     return path
 
 
