@@ -269,8 +269,15 @@ class ChatJudge:
         for _ in range(_MAX_ATTEMPTS):
             try:
                 rendered = cached or render_run(context.run, nonce=context.nonce, limit=limit)
-            except ConfigError as error:
-                return JudgeAnswer(question=question.id, error=str(error)), None
+            except ConfigError:
+                info = self.endpoint.info
+                tokens = (
+                    self.options.context_tokens or (info and info.context_tokens) or _DEFAULT_CONTEXT_TOKENS
+                )
+                message = f"the context of {tokens:,} tokens has no room for a single step"
+                return self._build_error_answer(
+                    question, CallError(kind=ErrorKind.TOO_LONG, message=message)
+                ), None
             answer = await self._answer(context, rendered, question, deadline)
             if answer.usage.get("fault") != ErrorKind.TOO_LONG:
                 self._cache_rendered(context.content_hash, rendered)

@@ -45,7 +45,7 @@ ERROR_REMEDIES: Mapping[ErrorKind, str] = {
     ErrorKind.SERVER: "read the log of the server",
     ErrorKind.NO_MODEL: "name a model of the list at /models; the address ends with /v1",
     ErrorKind.REFUSED: "put the key into AGENTGUARD_JUDGE_KEY, or name another variable in api_key_env",
-    ErrorKind.TOO_LONG: "serve the model with a longer context (--max-model-len)",
+    ErrorKind.TOO_LONG: "serve the model with a longer context (--max-model-len), or raise context_tokens",
     ErrorKind.BAD_REQUEST: "serve the model with vLLM, or correct extra_body and the template arguments",
     ErrorKind.MALFORMED: "name an OpenAI-compatible endpoint; the address ends with /v1",
     ErrorKind.TRUNCATED: "raise reasoning_tokens, or switch the model's thinking off",

@@ -220,7 +220,9 @@ def test_context_too_small_for_a_step_is_an_error(served: tuple[str, Script]) ->
     url, script = served
     script.context = 150
     answers = decide(url)
-    assert all("longer context" in str(a.error) for a in answers)
+    text = f"too_long: the context of 150 tokens has no room for a single step ({url}); serve the model"
+    assert all(str(a.error).startswith(text) for a in answers)
+    assert all(a.usage["fault"] == ErrorKind.TOO_LONG for a in answers)
 
 
 @pytest.mark.parametrize(
