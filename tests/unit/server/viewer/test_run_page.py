@@ -93,7 +93,7 @@ def evil_run(run_id: str = "a/b?c#d e%2Fé") -> tuple[Trajectory, Diagnosis]:
     diagnosis = Diagnosis(
         trajectory_id=run_id, method="m<script>", verdict=Verdict.FAILURE, probability=0.9,
         hypotheses=(cause,), findings=(finding,), notes=(evil("note"),),
-        usage={"calls<b>": 2.0, "seconds": 1.5},
+        usage={"calls<b>": 2.0, "seconds": 1.5}, judge="judge<b> (/models/small)",
     )  # fmt: skip
     return run, diagnosis
 
@@ -144,6 +144,10 @@ def page(client: TestClient, path: str) -> Page:
 
 
 # -- the page
+
+
+def test_page_names_the_version_of_the_judge(client: TestClient) -> None:
+    assert "<dd>judge&lt;b&gt; (/models/small)</dd>" in client.get("/runs/evil").text
 
 
 def test_page_begins_with_failure_summary(client: TestClient) -> None:
