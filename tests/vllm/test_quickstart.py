@@ -84,11 +84,11 @@ def test_quickstart_runs_a_guarded_agent_with_a_diagnosis(tmp_path: Path) -> Non
 
 
 def read_page(store: Store, run_id: str) -> str:
-    """Return the text of the run's page in the viewer."""
+    """Return the texts of the run's page in the viewer: conversation, findings and facts."""
     from agentguard_server.viewer.app import build_app
     from agentguard_server.viewer.settings import ViewerSettings
 
     with TestClient(build_app(store, ViewerSettings()), base_url="http://127.0.0.1") as client:
-        answer = client.get(f"/runs/{run_id}")
-    assert answer.status_code == 200
-    return html.unescape(answer.text)
+        answers = [client.get(f"/runs/{run_id}{view}") for view in ("", "?show=findings", "?show=about")]
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    return html.unescape("".join(answer.text for answer in answers))

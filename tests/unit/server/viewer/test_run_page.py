@@ -147,7 +147,7 @@ def page(client: TestClient, path: str) -> Page:
 
 
 def test_page_names_the_version_of_the_judge(client: TestClient) -> None:
-    assert "<dd>judge&lt;b&gt; (/models/small)</dd>" in client.get("/runs/evil").text
+    assert "<dd>judge&lt;b&gt; (/models/small)</dd>" in client.get("/runs/evil?show=about").text
 
 
 def test_page_begins_with_failure_summary(client: TestClient) -> None:
