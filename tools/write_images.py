@@ -223,6 +223,7 @@ def open_dark_run(page: Page) -> None:
 
 def open_branches(page: Page) -> None:
     """Open an abandoned branch beside its continuation."""
+    page.set_viewport_size({"width": 1280, "height": 2_400})  # so that the timeline covers nothing
     page.goto(f"/runs/{RECOVERED}?show=branches")
     page.locator(".parting").last.evaluate("branch => { branch.open = true; }")
 
@@ -236,7 +237,7 @@ _PAGES = {
     "graph": open_graph,
     "diff": open_diff,
 }
-_ELEMENTS = {"graph": "section[aria-labelledby=graph]", "branches": ".parting:last-of-type"}
+_ELEMENTS = {"graph": "section[aria-labelledby=graph]", "branches": ".parting:last-of-type .sides"}
 """Parts of pages that an image shows; the other images show the viewport."""
 
 

@@ -129,7 +129,7 @@ def write_markdown(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str
     """Return tables in GitHub Flavored Markdown: the causes, then the runs that are not passed."""
     lines = [f"**{count_verdicts(runs)}**", ""]
     if causes := find_top_causes(runs):
-        lines += ["| top causes | runs | agents | example |", "|---|---:|---|---|"]
+        lines += ["| top causes | failed | agents | example |", "|---|---:|---|---|"]
         lines += [
             f"| {_cell(cause.name)} | {cause.runs} | {_cell(', '.join(cause.agents))} "
             f"| `{_code(cause.example.place)}` |"
@@ -137,7 +137,7 @@ def write_markdown(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str
         ]
         lines.append("")
     if shown := [run for run in runs if run.verdict is not Verdict.NO_FAILURE]:
-        lines += ["| run | verdict | p | root cause | kind | reason |", "|---|---|---:|---|---|---|"]
+        lines += ["| run | verdict | p(failed) | root cause | kind | reason |", "|---|---|---:|---|---|---|"]
         lines += [
             f"| `{_code(run.file or run.run_id)}` | {VERDICT_NAMES[run.verdict]} | {run.probability:.2f} "
             f"| {_cell(run.step_label)} | {_cell(run.cause)} | {_cell(run.reason)} |"

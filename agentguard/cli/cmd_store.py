@@ -142,9 +142,10 @@ def export_labels(
             with EventLog.open(output) as log:
                 log.extend(build_events(record))
             count += 1
-    _print_message(
-        {"runs": count, "output": str(output) if count else None}, f"{count} labelled runs written", json
-    )
+    text = f"{count} labelled runs written"
+    if not count:
+        text = "no file is written: no run has a clear label; label diagnoses in `agentguard view`"
+    _print_message({"runs": count, "output": str(output) if count else None}, text, json)
     raise typer.Exit(0 if count else 1)
 
 

@@ -96,7 +96,10 @@ def train_model(
         if record.trajectory.steps and _is_annotated(record)
     ]
     if not labelled:
-        raise JudgeError("no run has a root cause or an outcome")
+        raise JudgeError(
+            "no run has a root cause or an outcome: label runs in `agentguard view`, then write them with "
+            "`agentguard store export-labels`"
+        )
     annotated = [record for record, _ in labelled]
     tables = [_build_table(record, with_answer) for record in annotated]
     signal_data = None if signals is None else SignalData([signals(record) for record in annotated], ridge)
