@@ -138,7 +138,7 @@ def distill(
     if json:
         show_.print_json(result)
     else:
-        typer.echo(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in result.items()))
+        typer.echo(show_.format_distillation(result, is_diagnosed=diagnosed))
     has_no_result = not counts["added"] + counts["merged"] + counts["known"]
     raise typer.Exit(2 if has_no_result else 1 if counts["broken"] + counts["failed"] else 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -143,3 +143,12 @@ def count_schemata(schemata: Sequence[ErrorSchema]) -> dict[str, Any]:
         "method": by(one.provenance.method for one in schemata),
         "code": by(one.codes[0] if one.codes else "none" for one in schemata),
     }
+
+
+def format_distillation(counts: Mapping[str, int], *, is_diagnosed: bool) -> str:
+    """Return the result of ``schemata distill`` in words, with the way out if no run has a known failure."""
+    words = {"broken": "unreadable", "passed_over": "without a known failure", "failed": "not distilled"}
+    text = ", ".join(f"{count} {words.get(name, name)}" for name, count in counts.items())
+    if counts["read"] and counts["passed_over"] == counts["read"] and not is_diagnosed:
+        text += "\nno run has an annotated root cause: --diagnosed takes it from the embedded judge"
+    return text

@@ -160,3 +160,12 @@ def test_accepted_proposals_become_codes(held: Path, tmp_path: Path) -> None:
     assert call("accept", code, "--into", file, *options).exit_code == 0
     assert [one.id for one in read_taxonomy(file).codes] == [code]
     assert "there are:" in call("accept", "nothing", "--into", file, *options).stderr
+
+
+def test_distill_of_runs_without_annotation_names_the_option(tmp_path: Path) -> None:
+    sample = Path(__file__).resolve().parents[3] / "samples" / "11-letter.json"
+    command = ["schemata", "distill", str(sample), "--output", str(tmp_path / "schemata.jsonl")]
+    result = CliRunner().invoke(build_app(), command)
+    assert result.exit_code == 2
+    assert "1 without a known failure" in result.output
+    assert "--diagnosed" in result.output
