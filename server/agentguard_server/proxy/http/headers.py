@@ -27,7 +27,23 @@ _FORWARDED_AND_READ: Final = frozenset({b"content-encoding"})
 """Headers that the proxy forwards and also reads."""
 _FORWARDED_AND_READ_WITH_KEYS: Final = _FORWARDED_AND_READ | _API_KEY_HEADERS
 
+_MAX_CACHED_NAMES: Final = 1024
+_MAX_CACHED_NAME_BYTES: Final = 128
+
 HeaderPairs = Iterable[tuple[bytes, bytes]]
+
+
+class _ForwardedNames(dict[bytes, bool]):
+    """Cache of whether a header is only forwarded, by name; headers of this proxy are dropped."""
+
+    def __missing__(self, name: bytes) -> bool:
+        is_forwarded = name not in _NOT_FORWARDED and not name.startswith(b"agentguard-")
+        if len(self) < _MAX_CACHED_NAMES and len(name) < _MAX_CACHED_NAME_BYTES:
+            self[name] = is_forwarded
+        return is_forwarded
+
+
+_FORWARDED_NAMES: Final = _ForwardedNames()
 
 
 def split_request_headers(
@@ -48,9 +64,10 @@ def split_request_headers(
     both = _FORWARDED_AND_READ_WITH_KEYS if forward_api_key else _FORWARDED_AND_READ
     for pair in headers:
         name = pair[0]
+        if _FORWARDED_NAMES[name]:
+            on.append(pair)
+            continue
         if name not in _NOT_FORWARDED:
-            if not name.startswith(b"agentguard-"):
-                on.append(pair)
             continue
         if name not in ours:
             ours[name] = pair[1]
