@@ -180,7 +180,7 @@ def build_rollback(*, errors: int, stale_token: bool, logins: int) -> WorkloadFu
             recent: deque[float] = deque()
 
             def log_in() -> bool:
-                """The server refuses a login after too many attempts in three seconds."""
+                """Log in at a server that refuses logins after too many attempts in three seconds."""
                 now = probe.clock.now()
                 recent.append(now)
                 while recent[0] < now - 3.0:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from model_server import machine, say
 
 from tests.judge_load import run_load
-from tests.judge_serving import Serving, serving
+from tests.judge_process import Serving, serving
 from tests.vllm_server import CPU_ENVIRONMENT, CPU_FLAGS
 from tests.vllm_setup import COMMAND, PYTHON, WEIGHTS, missing
 

@@ -103,7 +103,7 @@ class _WorkerPool:
     def _replace_pool(self) -> Iterator[tuple[Chunk, ChunkResult]]:
         """Process the chunks that were in flight when a worker died, each alone, and start a new pool.
 
-        A broken pool does not say at which chunk its worker died, so each of them may be the reason.
+        A broken pool does not report at which chunk its worker died, so each of them may be the reason.
         """
         self.close()
         for future, chunk in self._pending.items():

@@ -25,7 +25,7 @@ class DeadLetter:
     Attributes:
         source: file of the row, as in the output table.
         record: position of the row in the file.
-        error: reason, with the field and the way out if they are known.
+        error: reason, with the field and the remedy if they are known.
         data: the row as text; empty for a row that is part of a complete file, and if the operation redacts.
     """
 

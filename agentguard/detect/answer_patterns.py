@@ -95,7 +95,7 @@ def find_surrender(lower_text: str) -> tuple[int, int] | None:
 
 
 def is_limit_status(exit_status: str) -> bool:
-    """Return whether a recorded exit status says that a limit or an error stopped the run."""
+    """Return whether a recorded exit status means that a limit or an error stopped the run."""
     return _STATUS_PATTERN.search(exit_status.lower().replace("-", "_")) is not None
 
 

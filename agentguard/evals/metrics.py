@@ -1,6 +1,6 @@
 """Metrics over plain sequences: root-cause accuracy, outcome scores and calibration.
 
-docs/evaluation.md contains the definitions. Every metric is a fraction in [0, 1] unless its docstring says
+docs/evaluation.md contains the definitions. Every metric is a fraction in [0, 1] unless its docstring states
 otherwise. A missing prediction counts as wrong. An empty input gives NaN, because a score over nothing is
 not 0.
 """

@@ -1,6 +1,6 @@
 """Human judgements of diagnoses, turned into run labels, annotated records and counts of schemata.
 
-A judgement says that a diagnosis (or one of its hypotheses) was right or wrong. It may name the step or the
+A judgement marks a diagnosis (or one of its hypotheses) as right or wrong. It may name the step or the
 code that would have been right. Only the latest judgement of each person counts. If people contradict each
 other, the value stays unknown.
 """
@@ -41,7 +41,7 @@ class RunLabel:
     Attributes:
         run_id: the run.
         diagnosis: the latest of its diagnoses that was judged.
-        failed: whether the run failed; None if no judgement says so, or if people contradict each other.
+        failed: whether the run failed; None without such a judgement, or if people contradict each other.
         step: the root-cause step; None under the same conditions.
         code: its taxonomy code; empty if no judgement names one.
         notes: free-text notes of the judgements.

@@ -249,7 +249,7 @@ class EffectLedger:
         return self._default.effect is EffectClass.DESTRUCTIVE and not is_read_tool(tool)
 
     def forbids_repetition(self, tool: str) -> bool:
-        """Return whether a call of a tool must never run twice: its declaration or its name says so."""
+        """Return whether a call of a tool must never run twice: by its declaration or its name."""
         if tool in self._tools:
             return self._tools[tool].effect is not EffectClass.READ and not self._tools[tool].idempotent
         return is_irreversible_name(tool)

@@ -81,7 +81,7 @@ def find_repeated_call(turn: Step, steps: Sequence[Step], ledger: EffectLedger) 
     Tools are compared as by `find_duplicate_call`. These repetitions are exempt:
 
     - the user has written since the earlier call;
-    - the tool is undeclared, and its name does not say that a second call has a second effect;
+    - the tool is undeclared, and its name does not imply that a second call has a second effect;
     - the tool is undeclared, and another acting call has changed the state since;
     - the result of the earlier call is empty, or has a word such as "declined" or "pending".
     """

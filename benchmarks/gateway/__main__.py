@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway.gateways import GATEWAYS, Gateway
-from benchmarks.gateway.measuring import (
+from benchmarks.gateway.measurement import (
     HERE,
     Target,
     lost,

@@ -44,7 +44,7 @@ class Agent:
     last: str = ""
 
     def start(self) -> Turn:
-        """The first turn: look around."""
+        """Return the first turn, which looks around."""
         self.intents = [Intent(tool="look"), Intent(tool="inventory")]
         self.turns = 1
         return Turn(self.voice.say("start"), tuple((i.tool, "{}") for i in self.intents))

@@ -2,7 +2,7 @@
 
 A fault changes one belief, one judgement, one plan or one call of the agent, at one known turn (``turn``,
 counted from 1). It never changes the game: the agent continues with its belief, and the game answers. This
-module has the base and the faults of memory and reflection; `faults_acting` has the others.
+module has the base and the faults of memory and reflection; `action_faults` has the others.
 """
 
 # ruff: noqa: ARG002  (all faults share the signatures of the hooks)

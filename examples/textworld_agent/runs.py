@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agentguard_lab.textworld.games import Cooking, Game, House
 from agentguard_lab.textworld.planner import Deliver, Task
 
-from examples.textworld_agent import faults, faults_acting
+from examples.textworld_agent import action_faults, faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def _bring(item: str, holder: str, room: str, *, walk_first: bool = False) -> Ta
 
 
 RUNS: tuple[Run, ...] = (
-    _cook("01-banana-and-pepper", 5, faults_acting.SlipOnce),
+    _cook("01-banana-and-pepper", 5, action_faults.SlipOnce),
     Run(
         name="02-teapot",
         game=House(
@@ -238,7 +238,7 @@ RUNS: tuple[Run, ...] = (
             ),
             close_after=("fridge",),
         ),
-        fault=faults_acting.RuleDropped,
+        fault=action_faults.RuleDropped,
     ),
     Run(
         name="11-letter",
@@ -264,7 +264,7 @@ RUNS: tuple[Run, ...] = (
             "- You have 14 turns."
         ),
         task=_bring("letter", "console table", "hallway"),
-        fault=faults_acting.WrongKey,
+        fault=action_faults.WrongKey,
         turns=14,
     ),
     Run(
@@ -291,10 +291,10 @@ RUNS: tuple[Run, ...] = (
             "- Nothing else has to be moved."
         ),
         task=_bring("photo album", "sofa", "living room"),
-        fault=faults_acting.SurveyFirst,
+        fault=action_faults.SurveyFirst,
         turns=16,
     ),
-    _cook("13-pepper-and-potato", 1, faults_acting.ForeignParameters),
+    _cook("13-pepper-and-potato", 1, action_faults.ForeignParameters),
     Run(
         name="14-blanket",
         game=House(
@@ -318,7 +318,7 @@ RUNS: tuple[Run, ...] = (
             "- Leave the other things where they are."
         ),
         task=_bring("blanket", "sofa", "living room"),
-        fault=faults_acting.PythonDict,
+        fault=action_faults.PythonDict,
     ),
-    _cook("15-apple-and-lettuce", 2, faults_acting.SaysOneDoesAnother),
+    _cook("15-apple-and-lettuce", 2, action_faults.SaysOneDoesAnother),
 )

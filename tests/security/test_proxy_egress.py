@@ -1,4 +1,4 @@
-"""Requests go only where the configuration says, independent of clients and endpoints.
+"""Requests go only to configured endpoints, independent of clients and endpoints.
 
 Known cases: a base URL in the request (LiteLLM CVE-2024-6587), a URL that two parsers read differently (vLLM
 CVE-2026-24779).

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge_serving import Serving, serving
+from tests.judge_process import Serving, serving
 from tests.vllm_server import CPU_ENVIRONMENT, CPU_FLAGS, vllm, vllm_session
 from tests.vllm_setup import PYTHON, WEIGHTS, missing
 

@@ -45,7 +45,7 @@ def allowed(told: list[str], results: list[str]) -> list[str]:
     second
     hint, it books a seat and gives a wrong answer. After the rejection of this answer, it books again, and
     finally
-    says that the seat is booked.
+    states that the seat is booked.
     """
     everything = " ".join(told)
     booked = any("is yours" in result for result in results)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.judge_load import run_load
-from tests.judge_serving import Serving
+from tests.judge_process import Serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 

@@ -32,7 +32,7 @@ from agentguard.judge.llm.types import EndpointOptions, ErrorKind
 from agentguard.judge.vllm.command import ServeOptions
 from agentguard.judge.vllm.serve import is_healthy
 from agentguard.trajectory.model import Trajectory
-from tests.judge_serving import Serving, children, serving
+from tests.judge_process import Serving, children, serving
 from tests.vllm_server import CPU_ENVIRONMENT, VllmServer
 from tests.vllm_setup import PYTHON, missing
 

@@ -17,7 +17,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from agentguard.store import Store
-from tests.cutting_relay import cutting
+from tests.faulty_relay import cutting
 from tests.proxy_server import Proxy, serving, within
 from tests.unit.integrations.openai_server import Body, Raw, Server
 from tests.unit.integrations.openai_server import serving as model_server

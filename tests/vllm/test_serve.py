@@ -22,7 +22,7 @@ from agentguard.judge.llm.types import EndpointOptions
 from agentguard.judge.vllm.metrics import fetch_counters
 from agentguard.localize.llm.fused import FusedLocalizer
 from agentguard.trajectory.model import Source, Step, Trajectory
-from tests.judge_serving import Serving, children, get, gone
+from tests.judge_process import Serving, children, get, gone
 from tests.proxy_server import within
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]

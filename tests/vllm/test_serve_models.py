@@ -13,7 +13,7 @@ from agentguard.judge.base import RUN_FAILED
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions
-from tests.judge_serving import serving
+from tests.judge_process import serving
 from tests.vllm_server import CPU_ENVIRONMENT
 from tests.vllm_setup import PYTHON, ROOT, WEIGHTS, missing
 

@@ -84,7 +84,7 @@ class ResponseParser:
         """Prepare for the response to a request.
 
         Args:
-            bodiless: True if the response has no body whatever its head says, because the request is a HEAD.
+            bodiless: True if the request is a HEAD, whose response has no body.
             raw: True if a successful response is forwarded while it arrives, even without an event stream.
         """
         self._bodiless, self._raw = bodiless, raw

@@ -165,7 +165,7 @@ class NearLoop(BaseDetector):
         if facts.key is None:
             return NO_FINDINGS
         if not facts.has_error and any(is_write_tool(call.name) for call in step.tool_calls):
-            return NO_FINDINGS  # an acknowledged change is progress, although its result says little
+            return NO_FINDINGS  # an acknowledged change is progress, although its result contains little
         family = facts.family
         family_moves = [m for m in islice(reversed(view.moves), self.window) if m.facts.family == family]
         if len(family_moves) < self.repeat or not self._is_stale(family_moves[1:]) or len(facts.words) < 6:

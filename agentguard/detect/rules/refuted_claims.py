@@ -160,7 +160,7 @@ def _collect_columns(items: Sequence[Any]) -> dict[str, list[float]]:
 
 
 def _find_refuted_availability(lower_text: str, arrays: Sequence[_Array], value: Any) -> _Refuted:
-    """Find "is available" in a sentence that names an item whose flag says that it is not."""
+    """Find "is available" in a sentence that names an item whose flag is false."""
     claims = list(_AVAILABLE_PATTERN.finditer(lower_text, 0, _MAX_TEXT_CHARS))[:_MAX_CLAIMS]
     if not claims:
         return None

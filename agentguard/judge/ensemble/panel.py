@@ -100,7 +100,7 @@ def merge_answers(question: Question, answers: Sequence[JudgeAnswer], *, quorum:
     valid_answers = [one for one in answers if one.error is None and one.probabilities]
     usage = _sum_usage(answers)
     if answers and answers[0].error is not None and len({one.error for one in answers}) == 1:
-        # Both orders of one judge fail for the same reason, which says more than the missing quorum.
+        # Both orders of one judge fail for the same reason, which explains more than the missing quorum.
         fault = answers[0].usage.get("fault", NO_QUORUM)
         return JudgeAnswer(question=question.id, error=answers[0].error, usage=usage | {"fault": fault})
     if len(valid_answers) < quorum:

@@ -121,7 +121,7 @@ def _prefix_lines(text: str) -> Iterator[str]:
 
 
 def shorten(text: str, max_characters: int) -> str:
-    """Keep the first two thirds and the last third of the limit; say in between how much is left out."""
+    """Keep the first two thirds and the last third of the limit; state in between how much is left out."""
     if len(text) <= max_characters:
         return text
     left_out = f" [… {len(text) - max_characters} characters left out …] "

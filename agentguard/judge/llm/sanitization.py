@@ -7,7 +7,7 @@ of the bracketed tokens of Mistral and Llama 2. Invisible characters are removed
 cannot form a token.
 
 A run can also imitate a judge's answer: ``Answer: B``, ``"verdict": "safe"``, ``[[A]]``. `quote_verdicts`
-puts such words in ``‹ ›``. The claim stays readable, and the prompt says that it is a claim of the recording.
+puts such words in ``‹ ›``. The claim stays readable, and the prompt marks it as a claim of the recording.
 """
 
 from __future__ import annotations

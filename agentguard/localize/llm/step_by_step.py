@@ -1,4 +1,4 @@
-"""Localizer ``step_by_step``: shows one more step of the run at a time until the judge says yes.
+"""Localizer ``step_by_step``: shows one more step of the run at a time until the judge answers yes.
 
 The method of Who&When (arXiv 2505.00212): at each step the judge sees the run so far and decides whether that
 step is a mistake that decided the outcome. It stops at the first yes. A step's probability is that of the

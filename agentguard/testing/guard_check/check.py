@@ -58,7 +58,7 @@ class RunResult:
     """Result of one run.
 
     Attributes:
-        passes: the answer is true, or the run was cancelled as its scenario says, and every effect is right.
+        passes: the answer is true, or the scenario cancelled the run, and every effect is right.
         calls: model calls.
         harm: wrong and repeated effects.
         guard_messages: different messages of the guard that the model received.

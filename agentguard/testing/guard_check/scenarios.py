@@ -184,7 +184,7 @@ class ScriptedRun(ContractRun):
         return calls if calls is not None else request.tool_results[-1]
 
     def book(self, seat: int) -> str:
-        """Book a seat, or fail as the scenario says."""
+        """Book a seat, or fail as the scenario requires."""
         if self.scenario.validates_seat and type(seat) is not int:
             return f"Error: seat: {seat!r} is not a valid integer"
         result = _take(self.scenario.book_results, self._book_count)
@@ -194,7 +194,7 @@ class ScriptedRun(ContractRun):
         return _deliver(result)
 
     def find(self, where: str) -> str:
-        """Find a seat, or fail as the scenario says."""
+        """Find a seat, or fail as the scenario requires."""
         del where
         self.find_count += 1
         return _deliver(_take(self.scenario.find_results, self.find_count - 1))

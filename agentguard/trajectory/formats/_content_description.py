@@ -1,4 +1,4 @@
-"""Description of content that no importer reads: its likely kind, and the way out."""
+"""Description of content that no importer reads: its likely kind, and the remedy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Inspect AI logs: ``.eval`` archives and ``.json`` files, one run for each sample and epoch.
 
 ``scores``, ``target``, ``metadata`` and ``store`` of a sample go to the annotation. The run failed if its
-scores say so without contradiction: "I", "N", 0 or false against "C", 1 or true. The epochs of a sample are
+scores state it without contradiction: "I", "N", 0 or false against "C", 1 or true. The epochs of a sample are
 one group.
 """
 
@@ -143,7 +143,7 @@ def _find_exit_status(sample: JsonNode) -> str | None:
 
 
 def _find_outcome(scores: JsonNode) -> bool | None:
-    """Return True if all scores with a clear value say that the run failed, False if none does."""
+    """Return True if all scores with a clear value mean that the run failed, False if none does."""
     verdicts = set()
     for name in scores.data:
         value = scores.node(name).raw("value") if isinstance(scores.raw(name), dict) else None

@@ -220,7 +220,7 @@ def _read_content(
     if not sample:
         raise FormatError("an empty list")
     if not values:
-        # There is no value to detect the format by; the errors say more than "unknown format" would.
+        # There is no value to detect the format by; the errors are more specific than "unknown format" would.
         for item in sample:
             yield from _to_unreadable(item, location)
         return

@@ -9,7 +9,7 @@ as ``GAIA/<id>.json`` and ``processed_annotations_gaia/<id>.json``. The owners f
 module only reads it.
 
 Spans of the benchmark's own code, and the logs of any span, may quote the gold answer: they go to the
-annotation, not to the trajectory. An annotated error says that something went wrong in a span, not that the
+annotation, not to the trajectory. An annotated error means that something went wrong in a span, not that the
 run failed, so ``failed`` stays unknown.
 """
 

@@ -1,6 +1,6 @@
 """Vercel AI SDK: UI messages with ``parts``, as chats store them.
 
-A tool part has the call and its result; its ``state`` says if the result is an error. ``step-start``
+A tool part has the call and its result; its ``state`` shows whether the result is an error. ``step-start``
 separates the turns of one message.
 """
 

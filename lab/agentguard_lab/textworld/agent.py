@@ -166,7 +166,7 @@ class Agent:
         return self.words.reflection(sentences + self.remarks, self.memory, self.task)
 
     def _contradictions(self, outcome: ActionOutcome) -> None:
-        """Detect, if the agent is careful, that a thing it believes to carry lies in the room."""
+        """Detect, if the agent is careful, that a thing it believes to carry is in the room."""
         for name in outcome.names if outcome.kind == "arrived" else ():
             if name in self.memory.carried and self._careful("contradiction"):
                 self.memory.carried.remove(name)

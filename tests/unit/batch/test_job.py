@@ -54,7 +54,7 @@ def write_lines(path: Path, runs: list[Any]) -> Path:
 
 
 def write_runs(path: Path, runs: list[Any]) -> Path:
-    """Write runs as Parquet or as JSON Lines, compressed as the name says."""
+    """Write runs as Parquet or as JSON Lines, compressed according to the name."""
     data = "".join(f"{json.dumps(run)}\n" for run in runs).encode()
     if path.suffix == ".parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(runs), path)

@@ -132,7 +132,7 @@ class TestCommand:
         app, runner, output = build_app(), CliRunner(), str(tmp_path / "chaos")
         runner.invoke(app, ["chaos", "run", "examples/chaos_campaign.yaml", "--output", output])
         done = runner.invoke(app, ["chaos", "shrink", str(campaign_file), "--output", output])
-        assert (done.exit_code, "is of another campaign" in done.output) == (2, True), done.output
+        assert (done.exit_code, "journal of another campaign" in done.output) == (2, True), done.output
 
     def test_shrink_of_a_program_is_refused(self, tmp_path: Path) -> None:
         options = ["chaos", "shrink", "examples/chaos_program.yaml", "--output", str(tmp_path)]

@@ -177,7 +177,7 @@ def test_used_port_is_reported(tmp_path: Path) -> None:
         taken.listen()
         path = config(tmp_path, "http://127.0.0.1:1/v1", listen={"port": taken.getsockname()[1]})
         found = lines(config=path, network=False)
-    assert [line.what for line in found if line.condition == "wrong" and "taken" in line.found]
+    assert [line.what for line in found if line.condition == "wrong" and "in use" in line.found]
 
 
 def test_failing_check_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> None:

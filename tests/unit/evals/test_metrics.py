@@ -44,7 +44,7 @@ def test_lengths_must_be_equal() -> None:
 
 
 def test_wilson_interval_matches_hand_calculation() -> None:
-    # Hand-calculated: 55.2 % of 126 runs lies in 46.5 to 63.6 %, 29.3 % of 58 runs in 19.2 to 42.0 %.
+    # Hand-calculated: 55.2 % of 126 runs is in 46.5 to 63.6 %, 29.3 % of 58 runs in 19.2 to 42.0 %.
     assert metrics.wilson_interval(0.552, 126) == pytest.approx((0.465, 0.636), abs=0.001)
     assert metrics.wilson_interval(17 / 58, 58) == pytest.approx((0.192, 0.420), abs=0.001)
     assert metrics.wilson_interval(0.0, 10)[0] == 0.0

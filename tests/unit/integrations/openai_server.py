@@ -38,7 +38,7 @@ class Server:
 
 @contextmanager
 def serving(say: Say, *, compressed: bool = False) -> Iterator[Server]:
-    """Run a server that answers by ``say``, for the time of the block."""
+    """Run a server that answers by the function, for the time of the block."""
     server = Server()
 
     class Handler(BaseHTTPRequestHandler):

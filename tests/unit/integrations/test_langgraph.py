@@ -76,7 +76,7 @@ def seated(run: Any) -> bool:
 
 
 def booking() -> Model:
-    """Return a model that books, gives up, and after a hint books again and says so."""
+    """Return a model that books, gives up, and after a hint books again and reports it."""
     book = {"seat": 4}
     given = iter([calls(("book", book)), AIMessage("No idea."), calls(("book", book)), AIMessage("Seat 4.")])
     return lambda messages: next(given)

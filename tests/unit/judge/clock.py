@@ -1,4 +1,4 @@
-"""Clock of a judge's loop that a test advances, so that a deadline passes when the test says so.
+"""Clock of a judge's loop that a test advances, so that a deadline passes when the test requires it.
 
 A busy machine never exceeds a deadline of a minute, and the test lets it pass at once where needed.
 """

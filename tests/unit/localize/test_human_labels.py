@@ -114,7 +114,7 @@ def told(p: float, failed: bool, *, recalibrated: dict[str, float] | None = None
 
 
 def overconfident(number: int, seed: int = 0) -> list[RunLabel]:
-    """Return a method that says 0.95 or 0.05 where 0.7 and 0.3 are true."""
+    """Return a method that predicts 0.95 or 0.05 where 0.7 and 0.3 are true."""
     dice = random.Random(seed)
     made = []
     for _ in range(number):

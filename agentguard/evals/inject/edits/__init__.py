@@ -1,1 +1,1 @@
-"""Edits that put one error into a recorded run; ``base.py`` says what an edit is and has their registry."""
+"""Edits that put one error into a recorded run; ``base.py`` has their interface and their registry."""

@@ -128,7 +128,7 @@ def refuse_call(editor: RunEditor, at: int, answer: Observation, rng: random.Ran
     repeated_step = replace(step, tool_calls=failed_calls, observations=observations)
     for _ in range(rng.choice(_RETRIES)):
         content = format_retry(rng)
-        # Agents whose turns have modules repeat the whole turn; others say little or nothing.
+        # Agents whose turns have modules repeat the whole turn; others have little or no text.
         retry = repeated_step if step.modules else replace(repeated_step, content=content, reasoning="")
         editor.append(editor.copy_step(retry))
     editor.append_message(step, format_giving_up(rng))

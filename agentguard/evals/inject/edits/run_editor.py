@@ -55,7 +55,7 @@ class RunEditor:
         self._lines.append((step, None))
 
     def append_message(self, like: Step, text: str) -> None:
-        """Append a turn of the agent of ``like`` that says ``text`` and makes no tool call."""
+        """Append a turn of the agent of ``like`` with ``text`` and without tool calls."""
         self.append(build_message_turn(like, text))
 
     def copy_step(self, step: Step) -> Step:

@@ -28,7 +28,7 @@ GROUPS: Final = {
     "claim": "what is said without a source",
     "flow": "values that first appear here, and where they go",
     "final": "what the last texts say and who said it first",
-    "similar": "likeness to the task and to other steps",
+    "similar": "similarity to the task and to other steps",
     "correction": "being corrected, and correcting",
     "ledger": "flags that agents keep about progress",
 }
@@ -128,7 +128,7 @@ form.next_code: the next candidate has code
 form.previous_code: the previous candidate has code
 form.next_ends: the next candidate has words that end a run
 form.calls: tool calls in it
-form.changes: tool calls in it whose name says that they change something
+form.changes: tool calls in it whose name implies a change
 code.length: length of the code
 code.stand_ins: examples, placeholders and the like in the code
 code.strings: string literals in the code
@@ -141,8 +141,8 @@ code.reads: the code reads a file
 code.searches: the code searches
 code.imports: modules it imports
 code.share: share of the text that is code
-code.like_earlier: likeness to earlier code
-code.like_later: likeness to later code
+code.like_earlier: similarity to earlier code
+code.like_later: similarity to later code
 code.unsourced_numbers: numbers in the code that occurred nowhere before
 code.not_run: code that nothing ran
 wording.first_to_assume: the first step with words of assuming
@@ -234,12 +234,12 @@ final.said_after_failure: final.first_said of a step that only talks after a fai
 final.said_without: final.first_said of a step that only talks before anything was run
 final.holds: share of them that it has
 similar.task: share of the task's words that it has
-similar.previous: likeness to the previous candidate
-similar.next: likeness to the next candidate
-similar.own_previous: likeness to its agent's previous turn
-similar.any_before: greatest likeness to one of eight candidates before
-similar.any_after: greatest likeness to one of eight candidates after
-similar.last: likeness to the last candidate
+similar.previous: similarity to the previous candidate
+similar.next: similarity to the next candidate
+similar.own_previous: similarity to its agent's previous turn
+similar.any_before: greatest similarity to one of eight candidates before
+similar.any_after: greatest similarity to one of eight candidates after
+similar.last: similarity to the last candidate
 similar.from_previous: share of its words that the step before has
 correction.next: words of correcting in the two next candidates, at most
 correction.next_failure: words of failure in the two next candidates, at most

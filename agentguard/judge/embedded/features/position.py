@@ -74,7 +74,7 @@ def _compute_role_features(
 
 
 def count_turns_around(layout: RunLayout, index: int) -> tuple[float, float]:
-    """Count the workers' turns before and after a step; a step that is not one lies halfway between two."""
+    """Count the workers' turns before and after a step; any other step counts as halfway between two."""
     if index in layout.turn_ordinals:
         turn = layout.turn_ordinals[index]
         return turn, len(layout.worker_steps) - 1 - turn

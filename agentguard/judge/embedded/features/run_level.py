@@ -38,8 +38,8 @@ size.seen_text: length of what tools returned
 size.agent_mean: mean length of an agent's turn
 size.agent_longest: longest agent's turn
 size.user_mean: mean length of a user's turn
-tools.changes: calls of tools whose name says that they change something
-tools.looks: calls of tools whose name says that they look
+tools.changes: calls of tools whose name implies a change
+tools.looks: calls of tools whose name implies a lookup
 tools.others: calls of other tools
 tools.change_share: share of the calls that change something
 tools.no_change: nothing was changed
@@ -59,7 +59,7 @@ tools.unsourced: argument values that occur nowhere before
 tools.unsourced_share: their share
 trouble.errors: results that are errors
 trouble.share: share of the results that are errors
-trouble.refusals: share of the agents' turns that say what cannot be done
+trouble.refusals: share of the agents' turns that state an impossibility
 trouble.regrets: share of the agents' turns that regret something
 trouble.objections: share of the users' turns that object
 trouble.assents: share of the users' turns that assent

@@ -106,7 +106,7 @@ def test_failing_judge_changes_no_action() -> None:
 def test_only_new_wanted_verdicts_are_counted() -> None:
     report: AttackReport = run_attacks(Captured("no"), attacks=ATTACKS[:1])
     (tally,) = report.attacks.values()
-    # All four attacks want the opposite of the truth; the judge says no, which two of them want.
+    # All four attacks want the opposite of the truth; the judge answers no, which two of them want.
     assert (tally.runs, tally.open, tally.wanted) == (4, 4, 2)
 
 

@@ -1,4 +1,4 @@
-"""Generated games: equal seeds give equal games, and the agent knows what the task says."""
+"""Generated games: equal seeds give equal games, and the agent knows the task."""
 
 from __future__ import annotations
 
