@@ -26,7 +26,6 @@ import numpy as np
 from agentguard.evals import metrics
 from agentguard.evals.baselines import resolve_method
 from agentguard.evals.datasets.dataset import to_dataset
-from agentguard.evals.prequential import evaluate_prequential
 from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
 from agentguard.evals.significance import compare_paired
 from agentguard.evals.splits import list_groups, split_for_cross_validation
@@ -49,6 +48,7 @@ from agentguard.schemata.training import (
 )
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
+from benchmarks.prequential import evaluate_prequential
 
 BASELINES = ("constant", "label_copy", "two_line", "index_prior")
 SHARES = (0.05, 0.1, 0.25, 0.5)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from agentguard.detect.base import Finding
-from agentguard.trajectory.model import Record, Trajectory
+from agentguard.trajectory.model import Record
 
 _MAX_PROMPT_CHARS: Final = 580
 _MAX_CORRECTION_CHARS: Final = 240
@@ -153,12 +153,4 @@ class Distiller(Protocol):
         Raises:
             JudgeError: the judge that writes it is unavailable, or its answer is not usable.
         """
-        ...
-
-
-class Profiler(Protocol):
-    """Function that builds the profiles of the steps of a run."""
-
-    def __call__(self, run: Trajectory, findings: Sequence[Finding]) -> Sequence[Profile]:
-        """Return a profile for each step that could be at fault, in order."""
         ...

@@ -250,11 +250,6 @@ def _to_assistant_message(items: Sequence[Item]) -> Item:
     return {**message, "tool_calls": calls} if calls else message
 
 
-def _to_chat_call(item: Item) -> Item:
-    function = {"name": _get_call_name(item), "arguments": _get_arguments(item)}
-    return {"id": _get_call_id(item), "type": "function", "function": function}
-
-
 def _to_tool_message(item: Item) -> Item:
     output = item.get("output", item.get("approve"))
     text = output if isinstance(output, str) else _join_text(output) or json.dumps(output)

@@ -161,10 +161,6 @@ class EmbeddedModel:
         )
         return replace(self, specialists=specialists, portable=add_signals(self.portable))
 
-    def without_specialists(self) -> EmbeddedModel:
-        """Return the model without specialists, as it answers on an unknown kind of log."""
-        return replace(self, specialists=())
-
 
 def append_answer_columns(table: StepTable, answer: str | None) -> Array:
     """Append the columns of the gold answer to the table's values."""

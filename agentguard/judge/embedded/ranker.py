@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -28,14 +27,6 @@ MIN_RUNS = 20
 _LONG_RUN_CANDIDATES = 12.0  # mean candidates per run; above it many steps look alike, and wording misleads
 _MIN_PROBABILITY = 1e-3
 _LAYOUT_GROUPS = ("layout", "position", "role", "ledger", "outcome")
-
-
-class Scorer(Protocol):
-    """Scores the rows of one run; higher is more probable, up to a constant of the run."""
-
-    def score(self, values: Array) -> Array:
-        """Return one score for each row."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

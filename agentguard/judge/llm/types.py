@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -183,11 +183,6 @@ class EndpointOptions:
     dialect: Dialect = "auto"
     context_tokens: int | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-
-
-def list_labels(count: int) -> Sequence[str]:
-    """Return the first ``count`` labels: capital letters, each a single token in common vocabularies."""
-    return LABELS[:count]
 
 
 LABELS = "ABCDEFGHIJKLMNOPQRST"

@@ -243,14 +243,6 @@ def build_llm_localizer(name: str, query: QueryFunction, options: dict[str, Any]
     return LlmLocalizer(name, query, judge, given_failed=given_failed)
 
 
-def pop_positive_int(name: str, options: dict[str, Any], key: str, default: int) -> int:
-    """Remove and return an option that must be an integer of at least 1. Raises ConfigError otherwise."""
-    value = options.pop(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"localizer {name!r}: {key} is {value!r}, expected a whole number of at least 1")
-    return value
-
-
 def select_verdict(
     failure_probability: float | None, findings: Sequence[Finding], *, has_ranking: bool = True
 ) -> tuple[Verdict, tuple[str, ...]]:

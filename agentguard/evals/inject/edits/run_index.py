@@ -63,11 +63,6 @@ class RunIndex:
         """Return whether no result of a step looks like an error."""
         return not any(is_error_text(observation) for observation in self.steps[step].observations)
 
-    @cached_property
-    def has_environment_steps(self) -> bool:
-        """Return whether the replies of the environment are separate steps."""
-        return any(step.source is Source.ENVIRONMENT for step in self.steps)
-
     def has_answers_after(self, step: int) -> bool:
         """Return whether a later step contains a reply of the environment."""
         return any(s.observations or s.source is Source.ENVIRONMENT for s in self.steps[step + 1 :])

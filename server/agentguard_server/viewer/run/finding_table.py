@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,8 +60,3 @@ def score_finding(
         quotes=quotes,
         repeated_steps=repeated_steps,
     )
-
-
-def count_by_detector(findings: Sequence[Finding]) -> tuple[tuple[str, int], ...]:
-    """Return the number of findings per detector, most frequent first."""
-    return tuple(Counter(finding.detector for finding in findings).most_common())

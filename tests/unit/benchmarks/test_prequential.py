@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from agentguard.errors import EvaluationError
-from agentguard.evals.prequential import evaluate_prequential
 from agentguard.trajectory.model import Record, Trajectory
+from benchmarks.prequential import evaluate_prequential
 from tests.unit.localize.runs import chat, record
 
 RUNS = [record(chat(id=f"c{i}"), i % 3, group=f"question {i}") for i in range(9)]

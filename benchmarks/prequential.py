@@ -119,6 +119,6 @@ def _draw_orders(count: int, orders: int, seed: int) -> tuple[tuple[int, ...], .
     shuffled_orders = []
     for number in range(orders):
         order = list(range(count))
-        random.Random(f"stream:{seed}:{number}").shuffle(order)  # noqa: S311
+        random.Random(f"stream:{seed}:{number}").shuffle(order)
         shuffled_orders.append(tuple(order))
     return tuple(shuffled_orders)
