@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,10 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import orjson
 import typer
 from rich.console import Console
 
+from agentguard.cli.json_output import print_json
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -186,8 +185,7 @@ def print_summary(summary: JobSummary, settings: BatchSettings) -> None:
     if settings.json:
         # `asdict` builds a Counter of the pairs of a Counter.
         data = asdict(summary) | {"outcomes": dict(summary.outcomes)}
-        sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
-        sys.stdout.buffer.flush()
+        print_json(data)
         return
     labels = settings.outcome_labels or {name: name for name in sorted(summary.outcomes)}
     counts = [f"{summary.outcomes[name]:,} {label}" for name, label in labels.items()]
@@ -204,8 +202,7 @@ def print_estimate(job: BatchJob, settings: BatchSettings) -> None:
     """Print the estimate of a job that is not run."""
     estimate = job.estimate()
     if settings.json:
-        sys.stdout.buffer.write(orjson.dumps(asdict(estimate), option=orjson.OPT_APPEND_NEWLINE))
-        sys.stdout.buffer.flush()
+        print_json(asdict(estimate))
         return
     for line in _format_estimate(estimate, _count_workers(settings)):
         typer.echo(line)

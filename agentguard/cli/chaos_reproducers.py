@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
 
@@ -70,7 +70,7 @@ def _print_reproducer(reproducer: CampaignReproducer, *, json: bool) -> None:
             "file": None if reproducer.file is None else str(reproducer.file),
             "problem": reproducer.problem,
         }
-        typer.echo(orjson.dumps(data).decode())
+        print_json(data)
         return
     calls = ", ".join(map(str, reproducer.calls)) or "none"
     note = reproducer.problem or "the replay is equal"

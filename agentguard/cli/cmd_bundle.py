@@ -20,6 +20,7 @@ from agentguard.bundles.run_difference import find_run_difference
 from agentguard.cli.bundle_difference import describe_difference
 from agentguard.cli.cmd_replay import load_agent, write_text
 from agentguard.cli.exporters import read_stored_records
+from agentguard.cli.json_output import print_json
 from agentguard.cli.run_input import FormatName, Json, ReadSummary, compute_exit_status, read_records
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
@@ -88,7 +89,7 @@ def inspect(file: BundleFile, json: Json = False) -> None:
     """Print run, calls, diagnosis and expectations of a bundle."""
     summary = _summarize(read_bundle(file))
     if json:
-        typer.echo(orjson.dumps(summary).decode())
+        print_json(summary)
         return
     for name, value in summary.items():
         for text in value if isinstance(value, list) else [value]:
@@ -110,7 +111,7 @@ def diff(first: BundleFile, second: BundleFile, json: Json = False) -> None:
     files, bundles = (str(first), str(second)), (read_bundle(first), read_bundle(second))
     difference = find_run_difference(bundles[0].trajectory, bundles[1].trajectory)
     if json:
-        typer.echo(orjson.dumps(asdict(difference)).decode())
+        print_json(asdict(difference))
     else:
         typer.echo("\n".join(describe_difference(difference, files, bundles)))
     if difference.step is not None:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from agentguard.cli.chaos_cycles import stitch
 from agentguard.cli.chaos_reproducers import shrink
+from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _finish_campaign(report: CampaignReport, output: Path, name: str, *, json: b
     page = render_campaign_report(report, f"Chaos campaign {name}")
     (output / "report.html").write_text(page, encoding="utf-8")
     if json:
-        typer.echo(orjson.dumps(report.to_dict()).decode())
+        print_json(report.to_dict())
     else:
         table = Table(
             "site", "fault", "worst", "runs", "detected", "extra effects", box=None, header_style="bold"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console, sanitize, to_one_line
 from agentguard.errors import ConfigError
 from agentguard.evals.datasets.manifest import (
@@ -55,7 +54,7 @@ def list_(datasets: Folders = None, json: Json = False) -> None:
     """List the known data sets."""
     manifests = list(_load_catalogue(datasets))
     if json:
-        _print_json([_to_dict(manifest) for manifest in manifests])
+        print_json([_to_dict(manifest) for manifest in manifests], is_indented=True)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "runs", "origin", "licence", "available", "title"):
@@ -77,7 +76,7 @@ def show(
     """Show the manifest and the card of a data set, and how to obtain it."""
     manifest = _load_catalogue(datasets).get(name)
     if json:
-        _print_json({**_to_dict(manifest), "card": manifest.read_card()})
+        print_json({**_to_dict(manifest), "card": manifest.read_card()}, is_indented=True)
         return
     for label, value in _format_details(manifest):
         typer.echo(f"{label:12} {sanitize(value)}")
@@ -101,7 +100,7 @@ def verify_(
     with _show_progress() as progress:
         verification = verify_dataset(manifest, path, progress=progress)
     if json:
-        _print_json(_verification_to_dict(verification))
+        print_json(_verification_to_dict(verification), is_indented=True)
     else:
         _show_verified(verification, manifest)
     raise typer.Exit(0 if verification.is_valid else 1)
@@ -141,7 +140,10 @@ def build(
         Path(target), name=name, format=format, title=title, licence=licence, origin=origin
     )
     _write_manifest(Path(target), output, data, force=force)
-    _print_json(_verification_to_dict(verification)) if json else _show_verified(verification, None)
+    if json:
+        print_json(_verification_to_dict(verification), is_indented=True)
+    else:
+        _show_verified(verification, None)
     raise typer.Exit(1 if verification.broken else 0)
 
 
@@ -165,9 +167,10 @@ def _build_known(
         result = rebuild(manifest, records, limit=limit, on_record=keep)
         if output is not None:
             output.finish()
-    _print_json({"name": manifest.name, "ok": result.ok, **asdict(result)}) if json else _show_rebuilt(
-        result, manifest
-    )
+    if json:
+        print_json({"name": manifest.name, "ok": result.ok, **asdict(result)}, is_indented=True)
+    else:
+        _show_rebuilt(result, manifest)
     raise typer.Exit(0 if result.ok else 1)
 
 
@@ -278,8 +281,3 @@ def _show_progress() -> Iterator[VerificationProgress]:
 
 def _load_catalogue(folders: list[Path] | None) -> DatasetCatalogue:
     return DatasetCatalogue.load(*(folders or ()))
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()

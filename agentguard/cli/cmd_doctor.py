@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console
 
 if TYPE_CHECKING:
@@ -68,8 +67,7 @@ def doctor(
     fault_count = sum(line.condition == "wrong" for line in lines)
     if json:
         data = {"ok": not fault_count, "wrong": fault_count, "checks": [line.as_dict() for line in lines]}
-        sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_INDENT_2))
-        sys.stdout.flush()
+        print_json(data, is_indented=True)
     else:
         _show_results(lines, fault_count)
     raise typer.Exit(1 if fault_count else 0)

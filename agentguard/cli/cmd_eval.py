@@ -30,6 +30,7 @@ from agentguard.cli.batch_command import (
     run_batch_job,
 )
 from agentguard.cli.evaluation_tables import build_tables
+from agentguard.cli.json_output import print_json
 from agentguard.cli.option_values import parse_option
 from agentguard.cli.stored_runs import open_verdict_store
 from agentguard.errors import ConfigError
@@ -311,4 +312,4 @@ def _print_results(results: Sequence[Evaluation], plan: EvaluationPlan, data: Da
     data_["plan"] = plan
     if len(results) > 1:
         data_["methods"] = [{k: v for k, v in r.as_dict().items() if k != "baselines"} for r in results]
-    sys.stdout.buffer.write(orjson.dumps(data_, option=orjson.OPT_APPEND_NEWLINE))
+    print_json(data_)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError, InputError
 from agentguard.evals.datasets.writer import DatasetWriter
@@ -126,7 +125,7 @@ def kinds(json: Json = False) -> None:
     """List the kinds of error of ``inject runs``."""
     edits = [get_edit_registry().get(name) for name in get_edit_registry()]
     if json:
-        _print_json(
+        print_json(
             [
                 {
                     "name": e.name,
@@ -206,7 +205,7 @@ def print_report(tally: InjectionSummary, out: Path, *, json: bool) -> None:
     """Print the summary of a command that writes injected runs, and exit with its status."""
     _check_output(tally)
     if json:
-        _print_json(_to_summary(tally, out))
+        print_json(_to_summary(tally, out))
     else:
         _show(tally, out)
     raise typer.Exit(1 if tally.rejected or tally.unreadable else 0)
@@ -249,8 +248,3 @@ def _show(tally: InjectionSummary, out: Path) -> None:
     typer.echo(f"{tally.failed} failed and {tally.passed} passed runs in {out}{earlier_note}")
     if tally.without_place:
         typer.echo(f"{tally.without_place} runs cannot have the errors that were drawn")
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()

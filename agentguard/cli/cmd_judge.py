@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.judge_endpoint import ComparisonOptions, build_endpoint_settings, check_url
 from agentguard.cli.judge_serve import serve
 from agentguard.errors import ConfigError, ModelFileError, StoreError
@@ -68,8 +67,7 @@ def _print_corrections_json(corrections: tuple[Recalibration, ...]) -> None:
         }
         for correction in corrections
     ]
-    sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()
+    print_json(rows, is_indented=True)
 
 
 def _show_corrections(corrections: tuple[Recalibration, ...]) -> None:
@@ -282,7 +280,7 @@ def check(
 
     facts = verify_model(model)
     if json:
-        _print_json(facts)
+        print_json(facts, is_indented=True)
         return
     for name, value in facts.items():
         typer.echo(f"{name}: {value}")
@@ -292,13 +290,9 @@ def _print_status(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _print_json(value: Any) -> None:
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
 def _show_check(check_result: dict[str, Any], *, json: bool) -> None:
     if json:
-        _print_json(check_result)
+        print_json(check_result, is_indented=True)
         return
     try:
         _print_check(Console(), check_result)

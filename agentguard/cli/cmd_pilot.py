@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import orjson
 import typer
 from rich.console import Console
 
 from agentguard.cli.cmd_guard_check import OWN_LOOP
+from agentguard.cli.json_output import print_json
 from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.run_input import read_path
 from agentguard.errors import ConfigError
@@ -83,7 +83,7 @@ def run_pilot(
     if out is not None:
         out.write_text(format_policy(proposal, report), encoding="utf-8")
     if json:
-        typer.echo(orjson.dumps(report.to_dict()).decode())
+        print_json(report.to_dict())
         return
     for estimate in (report.overall, *report.interventions):
         typer.echo(format_estimate(estimate))

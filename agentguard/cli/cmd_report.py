@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +12,7 @@ from rich.text import Text
 
 from agentguard.batch import BatchReport, build_batch_report
 from agentguard.batch.report_page import format_rate, format_reference, render_batch_report
+from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console, to_one_line
 from agentguard.localize.base import Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
@@ -42,8 +41,7 @@ def report(
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(render_batch_report(summary, f"Verdicts of {verdicts}"), encoding="utf-8")
     if json:
-        sys.stdout.buffer.write(orjson.dumps(summary.to_dict(), option=orjson.OPT_APPEND_NEWLINE))
-        sys.stdout.buffer.flush()
+        print_json(summary.to_dict())
         return
     _print_report(build_console(), summary)
     if output is not None:

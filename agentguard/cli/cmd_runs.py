@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import orjson
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
+from agentguard.cli.json_output import print_json
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.recovery_output import render_recoveries
 from agentguard.cli.run_summary import VERDICT_NAMES, format_step_label
@@ -110,7 +110,7 @@ def list_runs(
         rows = list(islice(opened.iter_run_summaries(selection, tenant=tenant), limit))
     if json:
         for row in rows:
-            typer.echo(orjson.dumps(_encode_row(row)).decode())
+            print_json(_encode_row(row))
         return
     _print_table(rows)
 
@@ -144,7 +144,7 @@ def show(
         raise typer.Exit(1)
     diagnosis = decode_diagnosis(JsonNode.from_value(dict(rows[-1].data)))
     if json:
-        typer.echo(orjson.dumps(encode_diagnosis(diagnosis), default=str).decode())
+        print_json(encode_diagnosis(diagnosis))
     else:
         priced = price_run(run, load_policy(policy).prices)
         render_diagnosis(build_console(), priced, diagnosis, DiagnosisView(show_all=verbose))
@@ -212,7 +212,7 @@ def diagnose(
             for run, diagnosis in results:
                 counts[diagnosis.verdict] += 1
                 if json:
-                    typer.echo(orjson.dumps(encode_diagnosis(diagnosis), default=str).decode())
+                    print_json(encode_diagnosis(diagnosis))
                 else:
                     typer.echo(f"{run.id}: {VERDICT_NAMES[diagnosis.verdict]}")
     if not json:
@@ -252,7 +252,7 @@ def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
     for found in found_runs:
         if json:
             matches = [asdict(match) for match in found.matches]
-            typer.echo(orjson.dumps({**_encode_row(found.run), "matches": matches}).decode())
+            print_json({**_encode_row(found.run), "matches": matches})
             continue
         verdict = VERDICT_NAMES[Verdict(found.run.verdict)] if found.run.verdict else "not diagnosed"
         typer.echo(f"{to_one_line(found.run.run_id, _MAX_ID_CHARS)}: {verdict}")

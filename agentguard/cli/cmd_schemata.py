@@ -26,6 +26,7 @@ from agentguard.cli.batch_command import (
     print_estimate,
     run_batch_job,
 )
+from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError, InputError, JudgeError
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -136,7 +137,7 @@ def distill(
     names = ("read", "broken", "passed_over", "failed", "added", "merged", "known")
     result = {name: counts[name] for name in names} | {"schemata": schema_count}
     if json:
-        show_.print_json(result)
+        print_json(result, is_indented=True)
     else:
         typer.echo(show_.format_distillation(result, is_diagnosed=diagnosed))
     has_no_result = not counts["added"] + counts["merged"] + counts["known"]
@@ -147,7 +148,7 @@ def list_(place: Place = None, json: Json = False) -> None:
     """List schemata, most frequent first."""
     schemata = sorted(_load_schemata(place), key=lambda one: (one.status.value, -one.support, one.id))
     if json:
-        show_.print_json([show_.to_plain_dict(one) for one in schemata])
+        print_json([show_.to_plain_dict(one) for one in schemata], is_indented=True)
     else:
         build_console().print(show_.build_schema_table(schemata))
 
@@ -156,7 +157,7 @@ def show(schema_id: Id, place: Place = None, json: Json = False) -> None:
     """Show a schema with all fields."""
     schema = _find_schema(_load_schemata(place), schema_id)
     if json:
-        show_.print_json(show_.to_plain_dict(schema))
+        print_json(show_.to_plain_dict(schema), is_indented=True)
     else:
         show_.print_schema(build_console(), schema)
 
@@ -183,14 +184,15 @@ def search(
     matches = build_signals(_load_schemata(place), k=top_k).index.search(queries, top_k)
     steps = [profile.step or 0 for profile in queries]
     if json:
-        show_.print_json(
+        print_json(
             [
                 {
                     "step": step_index,
                     "schemata": [{"similarity": m.similarity, **show_.to_plain_dict(m.schema)} for m in row],
                 }
                 for step_index, row in zip(steps, matches, strict=True)
-            ]
+            ],
+            is_indented=True,
         )
     else:
         build_console().print(show_.build_match_table(steps, matches))
@@ -221,7 +223,7 @@ def select(
     if output is not None:
         write_schemata(output, selected)
     if json:
-        show_.print_json([show_.to_plain_dict(candidate) for candidate in selected])
+        print_json([show_.to_plain_dict(candidate) for candidate in selected], is_indented=True)
     else:
         build_console().print(show_.build_schema_table(selected))
 
@@ -230,7 +232,7 @@ def stats(place: Place = None, json: Json = False) -> None:
     """Count schemata by status, origin, method and code."""
     counts = show_.count_schemata(_load_schemata(place))
     if json:
-        show_.print_json(counts)
+        print_json(counts, is_indented=True)
         return
     for name, value in counts.items():
         parts = value if isinstance(value, dict) else {str(value): ""}
@@ -268,7 +270,7 @@ def induce(
     if output is not None:
         output.write_text(format_taxonomy(proposals), encoding="utf-8")
     if json:
-        show_.print_json([asdict(proposal) for proposal in proposals])
+        print_json([asdict(proposal) for proposal in proposals], is_indented=True)
         return
     for proposal in proposals:
         nearest_note = (
@@ -303,7 +305,9 @@ def accept(
         )
     taxonomy = write(into, [proposals[code] for code in codes])
     if json:
-        show_.print_json({"file": str(into), "accepted": list(codes), "codes": len(taxonomy.codes)})
+        print_json(
+            {"file": str(into), "accepted": list(codes), "codes": len(taxonomy.codes)}, is_indented=True
+        )
     else:
         typer.echo(f"{into}: {len(taxonomy.codes)} codes, new: {', '.join(codes)}")
 
@@ -327,7 +331,7 @@ def _record_verdict(schema_id: str, place: str | None, *, is_correct: bool, json
         name = _find_schema(tuple(cache), schema_id).id
         schema = (cache.record_confirmation if is_correct else cache.record_refutation)(name, time.time())
     if json:
-        show_.print_json(show_.to_plain_dict(schema))
+        print_json(show_.to_plain_dict(schema), is_indented=True)
     else:
         typer.echo(f"{name}: confirmed {schema.confirmed}, refuted {schema.refuted}, {schema.status.value}")
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.stored_runs import StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError
@@ -73,7 +72,7 @@ def stats_(url: StoreUrl = None, tenant: Tenant = None, json: Json = False) -> N
     with open_store(url) as store:
         stats = store.get_stats(tenant=tenant)
     if json:
-        _print_json(asdict(stats))
+        print_json(asdict(stats), is_indented=True)
     else:
         _show_stats(stats)
 
@@ -169,7 +168,7 @@ def _format_day(at: float | None) -> str:
 
 def _print_deleted(gone: DeletionResult, json: bool) -> None:
     if json:
-        _print_json(asdict(gone))
+        print_json(asdict(gone), is_indented=True)
         return
     rows = {name.replace("_", " "): count for name, count in gone.rows.items() if count}
     typer.echo("removed: " + (", ".join(f"{count:,} {name}" for name, count in rows.items()) or "nothing"))
@@ -178,11 +177,6 @@ def _print_deleted(gone: DeletionResult, json: bool) -> None:
 
 def _print_message(held: dict[str, Any], text: str, json: bool) -> None:
     if json:
-        _print_json(held)
+        print_json(held, is_indented=True)
     else:
         typer.echo(text)
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()

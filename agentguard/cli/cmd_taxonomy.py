@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console
 from agentguard.errors import TaxonomyError
 from agentguard.taxonomy.loader import FOLDERS_VARIABLE, TaxonomyCatalog
@@ -50,8 +49,9 @@ def list_(taxonomies: Folders = None, json: Json = False) -> None:
     """List the known taxonomies."""
     catalogue = tuple(_load_taxonomies(taxonomies))
     if json:
-        _print_json(
-            [{**_summarize_taxonomy(taxonomy), "codes": len(taxonomy.codes)} for taxonomy in catalogue]
+        print_json(
+            [{**_summarize_taxonomy(taxonomy), "codes": len(taxonomy.codes)} for taxonomy in catalogue],
+            is_indented=True,
         )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -76,17 +76,18 @@ def show(
     catalogue = _load_taxonomies(taxonomies)
     if ":" in name:
         code = catalogue.get_code(name)
-        _print_json(_code_to_dict(code)) if json else _show_code(code, catalogue)
+        print_json(_code_to_dict(code), is_indented=True) if json else _show_code(code, catalogue)
         return
     taxonomy = catalogue.get_taxonomy(name)
     if json:
         groups = [{"id": g.id, "title": g.title, "definition": g.definition} for g in taxonomy.groups]
-        _print_json(
+        print_json(
             {
                 **_summarize_taxonomy(taxonomy),
                 "groups": groups,
                 "codes": [_code_to_dict(code) for code in taxonomy.codes],
-            }
+            },
+            is_indented=True,
         )
     else:
         _show_taxonomy(taxonomy)
@@ -102,7 +103,7 @@ def map_(
     catalogue = _load_taxonomies(taxonomies)
     links = catalogue.map_code(code, to=to)
     if json:
-        _print_json([_link_to_dict(link) for link in links])
+        print_json([_link_to_dict(link) for link in links], is_indented=True)
     elif links:
         build_console().print(_format_links(links, catalogue))
     else:
@@ -121,8 +122,9 @@ def validate(
         (path, _find_problem(path, taxonomies)) for path in files or _load_taxonomies(taxonomies).files()
     ]
     if json:
-        _print_json(
-            [{"file": str(path), "ok": problem is None, "error": problem} for path, problem in results]
+        print_json(
+            [{"file": str(path), "ok": problem is None, "error": problem} for path, problem in results],
+            is_indented=True,
         )
     else:
         for path, problem in results:
@@ -212,8 +214,3 @@ def _code_to_dict(code: TaxonomyCode) -> dict[str, object]:
 
 def _link_to_dict(link: CrosswalkLink) -> dict[str, str]:
     return {"from": link.source, "relation": link.relation.value, "to": link.target, "note": link.note}
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 import typer
 from rich.table import Table
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.run_input import (
     ClaudeCode,
     Codex,
@@ -54,8 +53,7 @@ def validate(
     for _ in read_records(run_paths, format, tallies, is_quiet=True):
         pass
     if json:
-        sys.stdout.buffer.write(orjson.dumps(_to_summary(tallies), option=orjson.OPT_APPEND_NEWLINE))
-        sys.stdout.buffer.flush()
+        print_json(_to_summary(tallies))
     else:
         _show(tallies)
     raise typer.Exit(compute_exit_status(tallies))

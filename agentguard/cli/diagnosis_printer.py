@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, Final
 
-import orjson
 import typer
 from rich.console import Console
 
 from agentguard.cli.ci_reports import OutputFormat, write_report
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
+from agentguard.cli.json_output import print_json
 from agentguard.cli.run_summary import RunSelection, RunSummary, mark_shared_files
 from agentguard.cli.terminal_text import build_console
 from agentguard.cli.triage import render_triage
@@ -64,8 +63,7 @@ class DiagnosisPrinter:
         chosen = (one for one in results if self.selection.includes(one[1].verdict))
         for trajectory, diagnosis in islice(chosen, self.selection.limit):
             line = _build_json(trajectory, diagnosis, self.find_file(trajectory.id))
-            sys.stdout.buffer.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE, default=str))
-            sys.stdout.buffer.flush()
+            print_json(line)
 
     def _print_text(self, results: DiagnosisResults) -> None:
         console = build_console()

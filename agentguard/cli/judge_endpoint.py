@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.option_values import parse_option
 from agentguard.cli.terminal_text import build_console
 from agentguard.config.judge import EndpointSettings
@@ -68,7 +68,7 @@ def check_url(
     if json:
         data = check.as_dict() | ({} if comparison is None else {"against": comparison.as_dict()})
         data |= {} if attacks is None else {"attacks": attacks.to_dict()}
-        sys.stdout.buffer.write(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
+        print_json(data)
     else:
         _show_check(build_console(), settings.base_url or "", check)
         if comparison is not None:

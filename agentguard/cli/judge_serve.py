@@ -7,9 +7,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
-import orjson
 import typer
 
+from agentguard.cli.json_output import print_json
 from agentguard.cli.judge_endpoint import read_api_key
 from agentguard.errors import ConfigError
 
@@ -116,7 +116,7 @@ def serve(
             return
         printed_states.append(state_key)
         if json:
-            typer.echo(orjson.dumps(state.as_dict() | {"state_url": url}).decode())
+            print_json(state.as_dict() | {"state_url": url})
         else:
             typer.echo(_format_state(state, url), err=True)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import orjson
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -17,12 +15,6 @@ from agentguard.schemata.model import ErrorSchema, Match
 from agentguard.schemata.serialization import encode_schema
 
 _WIDTH = 90
-
-
-def print_json(value: Any) -> None:
-    """Print JSON."""
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()
 
 
 def build_schema_table(schemata: Iterable[ErrorSchema]) -> Table:

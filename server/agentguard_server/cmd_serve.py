@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from agentguard._lazy import require_packages
+from agentguard.cli.json_output import print_json
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _run(config_loader: ConfigLoader, settings: ProxySettings, *, json: bool) ->
 
 def _print_address(address: str, workers: int, *, json: bool) -> None:
     if json:
-        _print_json({"url": address, "base_url": f"{address}/v1", "workers": workers})
+        print_json({"url": address, "base_url": f"{address}/v1", "workers": workers})
     else:
         typer.echo(f"agentguard serve: {address}/v1\nStop it with Ctrl-C.")
     sys.stdout.flush()
@@ -148,7 +149,7 @@ def _explain(settings: ProxySettings, *, is_verbose: bool, json: bool) -> None:
 
     lines = describe_configuration(settings)
     if json:
-        _print_json({"valid": True, **({"explained": lines} if is_verbose else {})})
+        print_json({"valid": True, **({"explained": lines} if is_verbose else {})})
     else:
         typer.echo("\n".join(lines) if is_verbose else "the configuration is valid")
 
@@ -163,13 +164,7 @@ def _print_new_key(name: str, *, json: bool) -> None:
     except ValueError:
         raise ConfigError("serve: a key's name has letters, digits, dots and dashes, 64 at most") from None
     if json:
-        return _print_json({"key": key, "name": name, "hash": hashed})
+        return print_json({"key": key, "name": name, "hash": hashed})
     typer.echo(f"{key}\n\nIt is not shown again. In the configuration:\n\nkeys:", nl=True)
     typer.echo(f'  - {{name: {name}, hash: "{hashed}", scopes: [call]}}')
     return None
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    from json import dumps
-
-    typer.echo(dumps(data))
