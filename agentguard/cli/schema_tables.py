@@ -138,7 +138,7 @@ def count_schemata(schemata: Sequence[ErrorSchema]) -> dict[str, Any]:
 
 
 def format_distillation(counts: Mapping[str, int], *, is_diagnosed: bool) -> str:
-    """Return the result of ``schemata distill`` in words, with the way out if no run has a known failure."""
+    """Return the result of ``schemata distill`` in words, with the remedy if no run has a known failure."""
     words = {"broken": "unreadable", "passed_over": "without a known failure", "failed": "not distilled"}
     text = ", ".join(f"{count} {words.get(name, name)}" for name, count in counts.items())
     if counts["read"] and counts["passed_over"] == counts["read"] and not is_diagnosed:
