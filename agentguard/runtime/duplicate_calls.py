@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from agentguard.detect.base import Finding
@@ -75,10 +75,13 @@ def build_duplicate_finding(turn: Step, call: ToolCall) -> Finding:
     )
 
 
-def find_repeated_call(turn: Step, steps: Sequence[Step], ledger: EffectLedger) -> Effect | None:
+def find_repeated_call(
+    turn: Step, read_steps: Callable[[], Sequence[Step]], ledger: EffectLedger
+) -> Effect | None:
     """Return the effect of an equal earlier call that a turn repeats although it succeeded.
 
-    Tools are compared as by `find_duplicate_call`. These repetitions are exempt:
+    ``read_steps`` returns the steps of the run; it is called only for a call that was made before. Tools are
+    compared as by `find_duplicate_call`. These repetitions are exempt:
 
     - the user has written since the earlier call;
     - the tool is undeclared, and its name does not imply that a second call has a second effect;
@@ -94,7 +97,7 @@ def find_repeated_call(turn: Step, steps: Sequence[Step], ledger: EffectLedger) 
         effect = ledger.find_completed_call(call.name, call.arguments or {})
         if effect is None or not _is_success(effect.result.lower()):
             continue
-        since = steps[effect.step + 1 :]
+        since = read_steps()[effect.step + 1 :]
         if any(step.source is Source.USER for step in since):
             continue
         if is_declared or not any(ledger.may_destroy(one.name) for step in since for one in step.tool_calls):

@@ -96,7 +96,7 @@ class EffectGate:
         return None if _is_budget_exhausted(state, turn) else trigger
 
     def _find_repetition(self, state: RunState, turn: Step, *, is_denied: bool) -> GateDecision | None:
-        effect = find_repeated_call(turn, state.run.steps, state.ledger)
+        effect = find_repeated_call(turn, lambda: state.run.steps, state.ledger)
         if effect is None:
             return None
         levels = {one.name for one in state.config.planner.get_escalation(REPEATED_CALL_TRIGGER)}

@@ -109,6 +109,7 @@ class RunState:
         self._pending_trigger: Finding | None = None
         self._pending_messages: list[str] = []
         self._added_tools: tuple[ToolSpec, ...] = ()
+        self._tool_names = {tool.name for tool in self.run.tools}
         self._detector_runner = config.build_detector_runner(meta)
         self.live_run = None if config.live_judge is None else config.live_judge.open_run(self.recorder)
         """Classification of the steps by a judge; None if no judge runs beside the agent."""
@@ -163,18 +164,16 @@ class RunState:
 
     def declare_tools(self, tools: Iterable[ToolSpec]) -> None:
         """Declare further tools to the detectors, which then accept their calls."""
-        run = self.run
-        known = {tool.name for tool in (*run.tools, *self._added_tools)}
-        new = tuple(tool for tool in tools if tool.name not in known)
-        if new and run.tools:  # without recorded tools, detectors accept every tool name
+        new = tuple(tool for tool in tools if tool.name not in self._tool_names)
+        if new and self._tool_names:  # without recorded tools, detectors accept every tool name
             self._added_tools += new
+            self._tool_names |= {tool.name for tool in new}
             self.ledger.add_schemas(new)
             self.replay_detectors()
 
     def is_unknown_tool(self, tool: str) -> bool:
         """Return whether a tool is not offered; without recorded tools, every name counts as offered."""
-        tools = self.run.tools
-        return bool(tools) and all(one.name != tool for one in (*tools, *self._added_tools))
+        return bool(self._tool_names) and tool not in self._tool_names
 
     def record_step(self, turn: Step) -> tuple[Step, Sequence[Finding]]:
         """Append a committed turn to the run; return the recorded step and the findings on it.
