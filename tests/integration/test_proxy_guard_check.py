@@ -16,11 +16,17 @@ from agentguard.testing.contracts.integrations import ContractRun, World
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
 from tests.contract.candidate_worlds import build_chat_server, run_chat_agent
 from tests.faults.proxy_process import serving as serving_proxy
+from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 from tests.unit.integrations.openai_server import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
-DECLARED = {"book": {"effect": "destructive"}, "find": {"effect": "read"}}
+DECLARED: dict[str, Any] = {"book": {"effect": "destructive"}, "find": {"effect": "read"}}
+POLICIES = {
+    "declared": DECLARED,
+    "repeatable": {**DECLARED, "book": {"effect": "destructive", "repeatable": True}},
+    "undeclared": {},
+}
 
 
 class Backend:
@@ -32,20 +38,22 @@ class Backend:
 
 @pytest.fixture(scope="module")
 def proxy_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """World whose requests pass a proxy: one with declared tools, and one without."""
+    """World whose requests pass a proxy: one for each declaration of the tools."""
     backend = Backend()
     with ExitStack() as stack:
         server = stack.enter_context(serving(lambda body: backend.answer(body)))
         urls = {
             name: _start_proxy(stack, tmp_path_factory.mktemp(name), server.url, tools)
-            for name, tools in (("declared", DECLARED), ("undeclared", {}))
+            for name, tools in POLICIES.items()
         }
         client = stack.enter_context(httpx.Client(timeout=30))
 
         def run(guard: Guard, played: ContractRun) -> None:
             backend.answer = build_chat_server(played)
             is_active = guard.detectors != {}
-            base = urls["declared" if guard.tools else "undeclared"] if is_active else server.url
+            is_repeatable = any(effect.repeatable for effect in guard.tools.values())
+            name = "repeatable" if is_repeatable else "declared" if guard.tools else "undeclared"
+            base = urls[name] if is_active else server.url
             run_chat_agent(played, lambda body: client.post(f"{base}/chat/completions", json=body))
             if played.answer.startswith("[guard] The run was stopped"):
                 raise RunStopped(played.answer)
@@ -67,5 +75,5 @@ def test_proxy_breaks_no_scripted_run(proxy_world: World) -> None:
     assert report.to_dict()["broken"] == []
     assert report.list_framework_errors() == []
     assert report.compute_call_growth() <= 0.05
-    assert report.to_dict()["harmful_effects_with_guard"] == 0
+    assert list_harmful_names(report) <= INSISTENT_NAMES
     assert report.to_dict()["outcomes"]["rescued"] > 0
