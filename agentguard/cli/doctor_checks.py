@@ -31,6 +31,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "langchain": ("langchain", "langgraph"),
     "openai-agents": ("agents",),
     "pydantic-ai": ("pydantic_ai",),
+    "claude-agent-sdk": ("claude_agent_sdk",),
     "crewai": ("crewai",),
     "google-adk": ("google.adk",),
     "smolagents": ("smolagents",),
