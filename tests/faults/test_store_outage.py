@@ -102,7 +102,7 @@ def test_permanently_full_disk_drops_and_counts_rows(disk):
         assert receipts[-1].state == "lost"
         with pytest.raises(RowsLost, match="queue is full"):
             receipts[-1].wait()
-        with pytest.raises(StoreTimeout, match="still wait"):
+        with pytest.raises(StoreTimeout, match="still queued"):
             store.flush(0.1)
         assert len(store.list_findings("r")) == health.written  # acknowledged rows can still be read
         store.close(timeout_s=0.5)
@@ -179,7 +179,7 @@ def test_lock_of_another_process_delays_rows(tmp_path, caplog):
         assert store.claim(EFFECT).state == "new"
     messages = [one.getMessage() for one in caplog.records if one.name.startswith("agentguard.store.write")]
     assert [text.split("store.db ")[1] for text in messages] == [
-        "cannot be written to, rows wait: database is locked",  # written once, after any number of attempts
+        "cannot be written to; rows are queued: database is locked",  # logged once
         "can be written to again",
     ]
 

@@ -116,8 +116,9 @@ def test_guarded_run_is_diagnosed_from_its_events_or_from_the_store(
     def build_step(index: int, result: str) -> Step:
         call = ToolCall(name="find", arguments={"place": index}, id=f"c{index}")
         found = Observation(content=result, call_id=call.id, tool="find")
-        agent = {"source": Source.AGENT, "agent": "assistant"}
-        return Step(index=index, tool_calls=(call,), observations=(found,), **agent)
+        return Step(
+            index=index, source=Source.AGENT, agent="assistant", tool_calls=(call,), observations=(found,)
+        )
 
     reads: list[str] = []
     original = Store.get_trajectory
