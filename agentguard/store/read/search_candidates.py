@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, inspect, select, text
@@ -15,22 +15,29 @@ from agentguard.store.write.search_index import FTS_TABLE, has_full_text_search,
 
 _DOCUMENTS: Final = SEARCH_DOCUMENTS.name
 # SQLite: CROSS JOIN makes the index the outer loop. Else each document could be looked up in the index.
-_MATCHES: Final = {
+# PostgreSQL: without the CTE, and with sequential scans, it may read the words of all documents of a tenant:
+# its estimate lacks their decompression. With 6,000 documents, that took 31 ms instead of 0.1 ms.
+_ALL_MATCHES: Final = {
     "sqlite": (
         f"SELECT run_id FROM {FTS_TABLE} CROSS JOIN {_DOCUMENTS} ON id = {FTS_TABLE}.rowid "  # noqa: S608
-        f"WHERE {FTS_TABLE} MATCH :query AND tenant = :tenant"
+        f"WHERE {FTS_TABLE} MATCH :query AND tenant = :tenant LIMIT :limit"
+    ),
+    "postgresql": (
+        f"WITH matches AS MATERIALIZED (SELECT tenant, run_id FROM {_DOCUMENTS} "  # noqa: S608
+        "WHERE words @@ CAST(:query AS tsquery)) "
+        "SELECT run_id FROM matches WHERE tenant = :tenant LIMIT :limit"
+    ),
+}
+_MATCHES_AMONG_RUNS: Final = {
+    "sqlite": (
+        f"SELECT run_id FROM {FTS_TABLE} CROSS JOIN {_DOCUMENTS} ON id = {FTS_TABLE}.rowid "  # noqa: S608
+        f"WHERE {FTS_TABLE} MATCH :query AND {FTS_TABLE}.rowid IN (SELECT id FROM {_DOCUMENTS} "
+        "WHERE tenant = :tenant AND run_id IN (SELECT value FROM json_each(:ids)))"
     ),
     "postgresql": (
         f"SELECT run_id FROM {_DOCUMENTS} "  # noqa: S608
-        "WHERE words @@ CAST(:query AS tsquery) AND tenant = :tenant"
+        "WHERE words @@ CAST(:query AS tsquery) AND tenant = :tenant AND run_id = ANY(:ids)"
     ),
-}
-_IS_IN_RUNS: Final = {
-    "sqlite": (
-        f" AND {FTS_TABLE}.rowid IN (SELECT id FROM {_DOCUMENTS} WHERE tenant = :tenant "  # noqa: S608
-        "AND run_id IN (SELECT value FROM json_each(:ids)))"
-    ),
-    "postgresql": " AND run_id = ANY(:ids)",
 }
 
 
@@ -59,8 +66,7 @@ class CandidateRuns:
             return None
         ids = dict.fromkeys(self._list_unindexed(max_count + 1))
         if len(ids) <= max_count:
-            statement = text(f"{_MATCHES[self._connection.dialect.name]} LIMIT :limit")
-            ids |= dict.fromkeys(self._execute(statement, limit=max_count + 1))
+            ids |= dict.fromkeys(self._list_matches(max_count + 1))
         return list(ids) if len(ids) <= max_count else None
 
     def select(self, runs: Sequence[RunSummaryRow]) -> list[str]:
@@ -69,17 +75,25 @@ class CandidateRuns:
         if not self._query or not ids:
             return ids
         dialect = self._connection.dialect.name
-        statement = text(_MATCHES[dialect] + _IS_IN_RUNS[dialect])
-        matching = set(self._execute(statement, ids=to_id_parameter(ids, dialect)))
+        matching = set(self._execute(_MATCHES_AMONG_RUNS, ids=to_id_parameter(ids, dialect)))
         return [run.run_id for run in runs if not run.indexed or run.run_id in matching]
 
     def _list_unindexed(self, max_count: int) -> list[str]:
         query = select(OVERVIEWS.c.run_id).where(is_unindexed(self._tenant)).limit(max_count)
         return list(self._connection.execute(query).scalars())
 
-    def _execute(self, statement: Any, **values: Any) -> Iterable[str]:
+    def _list_matches(self, max_count: int) -> list[str]:
+        if self._connection.dialect.name != "postgresql":
+            return self._execute(_ALL_MATCHES, limit=max_count)
+        self._connection.execute(text("SET LOCAL enable_seqscan = off"))
+        ids = self._execute(_ALL_MATCHES, limit=max_count)
+        self._connection.execute(text("SET LOCAL enable_seqscan = DEFAULT"))
+        return ids
+
+    def _execute(self, statements: Mapping[str, str], **values: Any) -> list[str]:
         parameters = {"query": self._query, "tenant": self._tenant, **values}
-        return self._connection.execute(statement, parameters).scalars()
+        statement = text(statements[self._connection.dialect.name])
+        return list(self._connection.execute(statement, parameters).scalars())
 
 
 def _has_index(connection: Connection) -> bool:

@@ -56,7 +56,11 @@ _CREATE_INDEX: Final = {
         f"words, content='{SEARCH_DOCUMENTS.name}', content_rowid='id', detail=none, columnsize=0, "
         "tokenize='ascii')"
     ),
-    "postgresql": f"CREATE INDEX IF NOT EXISTS {FTS_TABLE} ON {SEARCH_DOCUMENTS.name} USING gin (words)",
+    # A search reads the whole list of pending entries; the default limit is 4 MB.
+    "postgresql": (
+        f"CREATE INDEX IF NOT EXISTS {FTS_TABLE} ON {SEARCH_DOCUMENTS.name} USING gin (words) "
+        "WITH (gin_pending_list_limit = 256)"
+    ),
 }
 _FTS = table(FTS_TABLE, column("rowid"), column("words"), column(FTS_TABLE))
 
