@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select, text
 
 from agentguard.store.db.migration import get_revision
 from agentguard.store.db.row_mapping import validate_query_tenant
-from agentguard.store.db.tables import RUNS, TABLES
+from agentguard.store.db.tables import RUN_COUNTS, RUNS, SEARCH_DOCUMENTS, TABLES
 from agentguard.store.db.url import DatabaseAddress
 from agentguard.store.write.retention import measure_used_bytes
 
@@ -71,4 +71,5 @@ def _measure_disk_bytes(connection: Connection, path: Path | None) -> int:
         files = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
         return sum(file.stat().st_size for file in files if file.exists())
     size = text("SELECT pg_total_relation_size(CAST(:name AS regclass))")
-    return sum(int(connection.execute(size, {"name": one.name}).scalar_one()) for one in TABLES.values())
+    tables = (*TABLES.values(), RUN_COUNTS, SEARCH_DOCUMENTS)
+    return sum(int(connection.execute(size, {"name": one.name}).scalar_one()) for one in tables)
