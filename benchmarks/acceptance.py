@@ -89,7 +89,9 @@ class Model:
     def ask(self, said: str, seed: int, attempt: int) -> tuple[str, int]:
         """Return the output and its tokens, prompt included; ``said`` is the text plus guard additions."""
         text, mark, note = said.partition("\n\n[guard]")
-        examples = "\n\n".join(f"Text: {one.text}\nJSON: {_json(one)}" for one in shown(text, attempt))
+        examples = "\n\n".join(
+            f"Text: {one.text}\nJSON: {_json(one)}" for one in select_examples(text, attempt)
+        )
         prompt = f"{TOLD}{mark}{note}\n\n{examples}\n\nText: {text}\nJSON:"
         form = {"type": "json_schema", "json_schema": {"name": "order", "strict": True, "schema": SCHEMA}}
         reply = self._client.chat.completions.create(
@@ -104,7 +106,7 @@ class Model:
         return reply.choices[0].message.content or "", (used.total_tokens if used else 0)
 
 
-def shown(text: str, attempt: int) -> list[Extraction]:
+def select_examples(text: str, attempt: int) -> list[Extraction]:
     """Return the examples of an attempt: first those shared by all tasks (one prefill), then similar ones.
 
     A small model repeats its mistake if the input is the same, so the input must differ.
@@ -142,10 +144,10 @@ def play(task: Extraction, seed: int, model: Model, again: int) -> Played:
         played.attempts.append(Attempt(correct(text, task), tokens=tokens))
         return text or "{}"
 
-    def told(verdict: AcceptanceVerdict) -> None:
+    def record_verdict(verdict: AcceptanceVerdict) -> None:
         played.attempts[-1].accepted = verdict.accepted
 
-    accept = AcceptanceTest(*rules().rules, observers=[told])
+    accept = AcceptanceTest(*rules().rules, observers=[record_verdict])
     with guard_of(accept, again).run(task.text) as run:
         while not run.done:
             run.tools(run.model(call))
@@ -228,16 +230,17 @@ def arithmetic(most: int, *, wrong_accepted: float, right_refused: float) -> dic
 
 def show(name: str, found: dict[str, Any]) -> None:
     faults = found["rules"]
-    print(f"\n{name}: {found['tasks']} tasks, single shot correct {_told(found['single_shot'])}")
+    print(f"\n{name}: {found['tasks']} tasks, single shot correct {_format_share(found['single_shot'])}")
     print(
-        f"rules: wrong outputs accepted {_told(faults['wrong_accepted'])}, "
-        f"right ones refused {_told(faults['right_refused'])}"
+        f"rules: wrong outputs accepted {_format_share(faults['wrong_accepted'])}, "
+        f"right ones refused {_format_share(faults['right_refused'])}"
     )
     print("re-executions   accepted   correct of accepted [95 %]   correct of all [95 %]   calls  tokens")
     for again, row in found["after"].items():
         print(
-            f"{again:>13}   {row['accepted']['share']:8.3f}   {_told(row['correct_of_accepted']):>26}   "
-            f"{_told(row['correct_of_all']):>21}   {row['calls']:5.2f}  {row['tokens']:6.0f}"
+            f"{again:>13}   {row['accepted']['share']:8.3f}   "
+            f"{_format_share(row['correct_of_accepted']):>26}   "
+            f"{_format_share(row['correct_of_all']):>21}   {row['calls']:5.2f}  {row['tokens']:6.0f}"
         )
 
 
@@ -248,7 +251,7 @@ def _of(part: int, whole: int) -> dict[str, Any]:
     return {"share": round(part / whole, 4), "of": whole, "interval": [round(low, 4), round(high, 4)]}
 
 
-def _told(share: dict[str, Any]) -> str:
+def _format_share(share: dict[str, Any]) -> str:
     if share["share"] is None:
         return "none"
     low, high = share["interval"]

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from model_server import DEADLINE_S, add_flags, client, machine, named, say, served
+from model_server import DEADLINE_S, add_flags, client, machine, say, served, shorten_model_name
 
 from agentguard.evals.judge_checks.attack_runner import (
     AttackReport,
@@ -78,7 +78,7 @@ def main() -> None:
             model = endpoint.can_serve(60)
         finally:
             endpoint.close()
-    told = summary(report, again) | {"model": named(model), "machine": machine()}
+    told = summary(report, again) | {"model": shorten_model_name(model), "machine": machine()}
     print(json.dumps(told)) if args.json else table(told)
 
 

@@ -62,7 +62,11 @@ def turns(kind: str, count: int, *, seed: int) -> list[Turn]:
     made, order = [], "W1000001"
     for _ in range(count):
         following = f"W{rng.randrange(10**6, 10**7)}"
-        made.append(_said(rng, order, following) if kind == "text" else _called(rng, kind, order, following))
+        made.append(
+            _build_message_turn(rng, order, following)
+            if kind == "text"
+            else _called(rng, kind, order, following)
+        )
         order = following
     return made
 
@@ -79,7 +83,7 @@ def _called(rng: random.Random, kind: str, order: str, following: str) -> Turn:
     return Turn(proposed=turn, whole=replace(turn, observations=(seen,)))
 
 
-def _said(rng: random.Random, order: str, following: str) -> Turn:
+def _build_message_turn(rng: random.Random, order: str, following: str) -> Turn:
     about = {"part": rng.choice(_PARTS), "city": rng.choice(_CITIES), "count": rng.randrange(1, 90)}
     content = _ANSWER.format(order=order, **about)
     turn = Step(index=0, source=Source.AGENT, agent="clerk", content=content)

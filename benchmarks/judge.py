@@ -26,8 +26,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from judge_arms import ARMS, Journal, Row, Server, localizer, measure, shown, warm
-from model_server import add_flags, key, machine, named, say, served
+from judge_arms import ARMS, Journal, Row, Server, localizer, measure, render_transcript, warm
+from model_server import add_flags, key, machine, say, served, shorten_model_name
 
 from agentguard.detect.runner import detect
 from agentguard.evals.datasets.dataset import load_dataset
@@ -45,7 +45,9 @@ Case = tuple[Trajectory, int | None]
 
 def chosen(cases: Sequence[Case], count: int, pick: str, longest: int) -> list[Case]:
     """Return runs that fit: the shortest, or runs spread evenly over all lengths."""
-    sized = sorted(((len(shown(run)), run.id, run, gold) for run, gold in cases), key=lambda one: one[:2])
+    sized = sorted(
+        ((len(render_transcript(run)), run.id, run, gold) for run, gold in cases), key=lambda one: one[:2]
+    )
     fitting = [(run, gold) for size, _, run, gold in sized if size <= longest]
     if pick == "shortest" or len(fitting) <= count:
         return fitting[:count]
@@ -173,7 +175,7 @@ def main() -> None:
         measured(server, cases, journal, args)
         fast = throughput(server, cases, args.at_once) if args.at_once else None
     found = summary(journal.rows([run.id for run, _ in cases], args.arms), args.arms)
-    told = {"machine": machine(), "model": named(facts.version), "picked": args.pick, **found}
+    told = {"machine": machine(), "model": shorten_model_name(facts.version), "picked": args.pick, **found}
     told["throughput"] = fast
     print(json.dumps(told)) if args.json else table(told, args.arms)
 

@@ -142,7 +142,7 @@ def measure(server: Server, arm: str, run: Trajectory, gold: int | None) -> Row:
         faults=faults,
         step=step,
         gold=gold,
-        transcript=server.tokens(shown(run)),
+        transcript=server.tokens(render_transcript(run)),
         counted="server" if before is not None else "usage",
     )
 
@@ -155,7 +155,7 @@ def localizer(arm: str, endpoint: JudgeEndpoint) -> Localizer:
     return FusedLocalizer(judge=judge, given_failed=arm == "fused")
 
 
-def shown(run: Trajectory) -> str:
+def render_transcript(run: Trajectory) -> str:
     """Return the transcript as judges read it, uncut."""
     return render_run(run, nonce="0" * 16, limit=10_000_000).text
 

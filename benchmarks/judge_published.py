@@ -109,12 +109,12 @@ class TwoStage:
     async def _module(self, run: Trajectory, step: int, module: str) -> Found | None:
         codes = _codes(module)
         said = await self._ask(module_prompt(run, step, module), _module_form(codes), 400)
-        return None if said is None or not said["error_detected"] else _found(step, module, said)
+        return None if said is None or not said["error_detected"] else _build_found(step, module, said)
 
     async def _system(self, run: Trajectory, step: int) -> Found | None:
         codes = _codes("system")
         said = await self._ask(system_prompt(run, step), _module_form(codes), 400)
-        return None if said is None or not said["error_detected"] else _found(step, "system", said)
+        return None if said is None or not said["error_detected"] else _build_found(step, "system", said)
 
     async def _ask(self, prompt: str, form: Mapping[str, Any], most: int) -> Mapping[str, Any] | None:
         messages: tuple[Message, ...] = (
@@ -140,13 +140,14 @@ def modules(first: bool) -> Sequence[str]:
 
 def module_prompt(run: Trajectory, step: int, module: str) -> str:
     """Return the prompt for one module of one step."""
-    so_far = "\n".join(_said(one) for one in run.steps[:step]) or "(the task alone)"
+    so_far = "\n".join(_format_step(one) for one in run.steps[:step]) or "(the task alone)"
     codes = _codes(module)
     return (
         f"{ROLE}\n\nTASK: {run.task}\nCURRENT STEP: {step}\n\nINPUT AND CONTEXT\n"
         f"Input of the step, with history:\n{so_far}\n\n"
         f"MODULE TO ANALYSE: {module}\nOUTPUT OF THE MODULE (what the agent produced):\n"
-        f"{_said(run.steps[step])}\n\nANSWER OF THE ENVIRONMENT AFTER THIS STEP:\n{_answer(run, step)}\n\n"
+        f"{_format_step(run.steps[step])}\n\n"
+        f"ANSWER OF THE ENVIRONMENT AFTER THIS STEP:\n{_answer(run, step)}\n\n"
         f"DEFINITIONS OF THE ERROR TYPES OF THE {module.upper()} MODULE:\n{_defined(codes, examples=True)}"
         f"- no_error: nothing is wrong with this module\n\n{ASKED}"
     )
@@ -169,7 +170,7 @@ def critical_prompt(run: Trajectory, steps: Sequence[int], found: Sequence[Found
         at = [one for one in found if one.step == step]
         errors = "\n".join(f"  - {o.module}: {o.kind}\n    {o.evidence}\n    {o.reasoning}" for o in at)
         parts.append(
-            f"Step {step}:\nOutput of the agent: {_said(run.steps[step])}\n"
+            f"Step {step}:\nOutput of the agent: {_format_step(run.steps[step])}\n"
             f"Answer of the environment: {_answer(run, step)}\nErrors found:\n{errors or '  none'}\n"
         )
     types = "".join(f"{m.upper()}\n{_defined(_codes(m))}" for m in (*MODULES, "system"))
@@ -179,7 +180,7 @@ def critical_prompt(run: Trajectory, steps: Sequence[int], found: Sequence[Found
     )
 
 
-def _said(step: Step) -> str:
+def _format_step(step: Step) -> str:
     calls = "".join(f"\ncalled {one.name}({one.raw_arguments or one.arguments})" for one in step.tool_calls)
     seen = "".join(f"\ncame back: {one.content}" for one in step.observations)
     return f"[{step.index}] {step.agent}: {step.content}{calls}{seen}"
@@ -201,7 +202,7 @@ def _limit(step: int) -> Found:
     return Found(step=step, module="system", kind="step_limit", evidence=f"step {step}", reasoning="limit")
 
 
-def _found(step: int, module: str, said: Mapping[str, Any]) -> Found:
+def _build_found(step: int, module: str, said: Mapping[str, Any]) -> Found:
     return Found(
         step=step,
         module=module,

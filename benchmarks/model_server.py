@@ -73,7 +73,7 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores, {gpus}"
 
 
-def named(version: str) -> str:
+def shorten_model_name(version: str) -> str:
     """Return the model name that an endpoint reports, without the folders of the checkpoint."""
     return re.sub(r"\(/.*/([^/]+)\)", r"(\1)", version)
 

@@ -195,7 +195,7 @@ def _turn(play: Budgeted, session: Session) -> None:
         hit = len(play.run.trajectory.steps) in play.run.struck
         play.result.hit += hit
         play.result.reached += hit
-        play.run.refuse(_told(refused))
+        play.run.refuse(_join_messages(refused))
         if play.left <= 0:
             return
 
@@ -205,17 +205,17 @@ def _carry_out(play: Budgeted, plan: RecoveryPlan, session: Session) -> None:
     play.result.online += not play.run.done
     for action in plan.actions:
         if isinstance(action, Rewind):
-            play.back(action.to_step, _told(plan))
+            play.back(action.to_step, _join_messages(plan))
             return
         if isinstance(action, Restart):
             play.run.truncate(0, action.note)
             return
         if isinstance(action, Stop | Reject):
             return
-    play.run.correct(_told(plan))
+    play.run.correct(_join_messages(plan))
 
 
-def _told(plan: RecoveryPlan) -> str:
+def _join_messages(plan: RecoveryPlan) -> str:
     return " ".join(action.text for action in plan.actions if isinstance(action, SendMessage))
 
 

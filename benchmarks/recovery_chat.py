@@ -180,11 +180,11 @@ class ChatAgent:
             {"role": "user", "content": "\n\n".join((task, *self._told.get(0, ())))},
         ]
         for step in self._steps[first:]:
-            held += self._shown(step)
+            held += self._build_results(step)
             held += [{"role": "user", "content": text} for text in self._told.get(step.index + 1, ())]
         return held
 
-    def _shown(self, step: Step) -> list[dict[str, Any]]:
+    def _build_results(self, step: Step) -> list[dict[str, Any]]:
         seen = [one.content for one in step.observations]
         if self._mode != "tools":
             said = [_command(call) for call in step.tool_calls] or [step.content or GIVE_UP]

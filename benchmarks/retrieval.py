@@ -185,23 +185,23 @@ def select_rows(size: int, shares: Sequence[float]) -> list[dict[str, Any]]:
 
     spoilt = np.array(drawn.spoilt)
 
-    def found(kept: Sequence[int]) -> Any:
+    def search_kept(kept: Sequence[int]) -> Any:
         rows = np.array(sorted(kept))
         nearest = rows[(asked @ vectors[rows].T).argmax(axis=1)]
         return (of[nearest] == wanted) & ~spoilt[nearest]
 
-    def named(ids: Sequence[str]) -> list[int]:
+    def find_places(ids: Sequence[str]) -> list[int]:
         return [place[name] for name in ids]
 
-    whole = found(range(size))
+    whole = search_kept(range(size))
     made = []
     for share in shares:
         budget = max(1, round(share * size))
         ways: dict[str, Callable[[int], list[int]]] = {
-            "select": lambda b: named(
+            "select": lambda b: find_places(
                 select_schemata(drawn.schemata, vectors, b, difficulty=drawn.difficulty)
             ),
-            "diversity only": lambda b: named(
+            "diversity only": lambda b: find_places(
                 select_schemata(drawn.schemata, vectors, b, difficulty=even, dependability=even)
             ),
             "k-medoids": lambda b: k_medoids(vectors, b),
@@ -211,7 +211,7 @@ def select_rows(size: int, shares: Sequence[float]) -> list[dict[str, Any]]:
         for name, way in ways.items():
             kept: list[int] = []
             seconds = clocked(lambda way=way, kept=kept, budget=budget: kept.extend(way(budget)))[1] / 1e3
-            hit = found(kept)
+            hit = search_kept(kept)
             made.append(
                 {
                     "way": name,

@@ -70,7 +70,7 @@ def sample(count: int, asked: int, *, kinds: int = 400, seed: int = 7) -> Sample
     )
 
 
-def _said(kind: Kind, rng: random.Random, every: list[str], kept: float) -> list[str]:
+def _draw_sentences(kind: Kind, rng: random.Random, every: list[str], kept: float) -> list[str]:
     told = [sentence for sentence in kind.sentences if rng.random() < kept]
     return [*told, *rng.sample(every, BY_CHANCE + SENTENCES - len(told))][: SENTENCES + 1]
 
@@ -84,7 +84,7 @@ def _words(rng: random.Random) -> str:
 
 
 def _schema(place: int, kind: Kind, rng: random.Random, every: list[str], spoilt: bool) -> ErrorSchema:
-    told = _said(kind, rng, every, KEPT / 2 if spoilt else KEPT)
+    told = _draw_sentences(kind, rng, every, KEPT / 2 if spoilt else KEPT)
     tried = rng.randrange(4)
     borne_out = sum(rng.random() < (0.2 if spoilt else 0.8) for _ in range(tried))
     return ErrorSchema(
@@ -99,5 +99,5 @@ def _schema(place: int, kind: Kind, rng: random.Random, every: list[str], spoilt
 
 
 def _portrait(kind: Kind, rng: random.Random, every: list[str]) -> Profile:
-    told = _said(kind, rng, every, KEPT)
+    told = _draw_sentences(kind, rng, every, KEPT)
     return Profile(text="\n".join([*told, _words(rng)]), traits=_traits(told, rng))

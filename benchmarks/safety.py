@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from model_server import DEADLINE_S, add_flags, client, machine, named, served
+from model_server import DEADLINE_S, add_flags, client, machine, served, shorten_model_name
 
 from agentguard.evals.judge_checks.reference_cases import SafetyCase, build_safety_cases
 from agentguard.evals.metrics import auroc, wilson_interval
@@ -44,7 +44,7 @@ from agentguard.judge.response_safety import (
 )
 
 
-def asked(judge: Judge, canaries: tuple[SafetyCase, ...]) -> list[SafetyAssessment]:
+def assess_cases(judge: Judge, canaries: tuple[SafetyCase, ...]) -> list[SafetyAssessment]:
     """Return the judge's distribution for each reply; no tier if the judge could not answer."""
     held = []
     for one in canaries:
@@ -91,7 +91,7 @@ def measured(endpoint: JudgeEndpoint, canaries: tuple[SafetyCase, ...]) -> dict[
         "both orders": BothOrdersJudge(judge),
         "agreed": UnanimousJudge([judge]),
     }
-    return {name: summary(canaries, asked(way, canaries)) for name, way in ways.items()}
+    return {name: summary(canaries, assess_cases(way, canaries)) for name, way in ways.items()}
 
 
 def main() -> None:
@@ -110,7 +110,7 @@ def main() -> None:
         finally:
             endpoint.close()
     told = {
-        "model": named(model),
+        "model": shorten_model_name(model),
         "machine": machine(),
         "tiers": dict(tiers),
         "chance": 1 / len(SafetyTier),

@@ -121,7 +121,7 @@ def who_and_when(records: Sequence[Record], repeats: int) -> list[dict[str, Any]
         weights += [one.ranker.beside.weights[0] for one in fitted.model.specialists if one.ranker]
         for place in split.test:
             score(tally, fitted, records[place], place)
-        told(f"fold {number + 1} of {5 * repeats}")
+        print_progress(f"fold {number + 1} of {5 * repeats}")
     rows = [tally.row(method) for method in tally.ranks]
     rows += baselines(records, repeats)
     rows += [tally.against("embedded + schemata", "embedded"), tally.against("schemata alone", "embedded")]
@@ -182,7 +182,7 @@ def coldstart(records: Sequence[Record], repeats: int, sizes: Sequence[str] = SI
             fitted = SchemaLocalizer().fit(drawn[:size]) if size else empty
             for place in split.test:
                 score(tally, fitted, records[place], place, after)
-        told(f"fold {number + 1} of {5 * repeats}")
+        print_progress(f"fold {number + 1} of {5 * repeats}")
     rows = [tally.row(method) for method in tally.ranks if "nothing taken off" not in method]
     gaps = [
         tally.against(f"embedded + schemata after {size}", f"embedded after {size}")
@@ -255,7 +255,10 @@ def streaming(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
         lambda: Streaming("embedded + schemata", refit=24, schemata=True, judge=True),
     ]
     done = evaluate_prequential(
-        records, makers, orders=repeats, progress=lambda made, total: told(f"order {made} of {total}")
+        records,
+        makers,
+        orders=repeats,
+        progress=lambda made, total: print_progress(f"order {made} of {total}"),
     )
     third, rows = len(records) // 3, []
     for one in done:
@@ -301,7 +304,7 @@ def selection(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
                     aside = (select_group(records[place]), run.task)
                     said = signals.compute(profile_cached(run, detect_cached(run)), excluded_groups=aside)
                     tally.add(name, place, said.signal[:, 0])
-        told(f"fold {number + 1} of {5 * repeats}")
+        print_progress(f"fold {number + 1} of {5 * repeats}")
     rows = [tally.row(name) for name in tally.ranks]
     whole = rows[0]["step"]
     return [row | {"kept_of_accuracy": row["step"] / whole} for row in rows]
@@ -417,7 +420,7 @@ def measured(path: Path, origin: str) -> list[Record]:
     return made
 
 
-def told(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

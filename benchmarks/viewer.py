@@ -83,7 +83,7 @@ class Side:
     url: str
     opened: list[Opened] = field(default_factory=list)
 
-    def told(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         middle: Callable[[str], float] = lambda name: statistics.median(  # noqa: E731
             getattr(one, name) for one in self.opened
         )
@@ -224,7 +224,7 @@ def main() -> None:
                             side.opened.append(found)
                 browser.close()
             bare = without_data(f"{viewer.url}/runs/long-1")
-    ours, *theirs = (side.told() for side in sides)
+    ours, *theirs = (side.to_dict() for side in sides)
     ratios = [
         statistics.median(a.ready_ms / b.ready_ms for a, b in zip(sides[0].opened, side.opened, strict=True))
         for side in sides[1:]

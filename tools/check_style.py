@@ -116,12 +116,11 @@ def _tracked_files() -> list[str]:
 
 
 def _check_python(path: str, source: str, tree: ast.Module) -> Iterator[Finding]:
-    product = path.startswith(PRODUCT)
     stem = Path(path).stem.lstrip("_")
     if not stem.startswith("test_") and VERB_FORM.search(stem) and stem not in NOUNS:
         yield path, 1, f"rule 2: module name {stem!r} is not a noun"
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and product:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not path.startswith("tests/"):
             name = node.name.strip("_")
             if name in PARTICIPLES or (name.split("_")[0] in PARTICIPLES and not _is_property(node)):
                 yield path, node.lineno, f"rule 2: function name {node.name!r} is not a verb phrase"

@@ -46,7 +46,7 @@ def _chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
 PLACES = ("Brig", "Milan", "Genoa", "Pisa", "Rome", "Naples")
 
 
-def said(turn: int) -> str:
+def build_answer(turn: int) -> str:
     """Return the answer of a turn, from 1 on; `load.lua` sends it back in the following turns."""
     return (
         f"The next train to {PLACES[turn - 1]} leaves at {8 + turn}:1{turn} from platform {3 + turn}. "
@@ -72,7 +72,9 @@ def _framed(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-PLAIN = [_answer(_completion({"role": "assistant", "content": said(turn)}, "stop")) for turn in range(1, 7)]
+PLAIN = [
+    _answer(_completion({"role": "assistant", "content": build_answer(turn)}, "stop")) for turn in range(1, 7)
+]
 TOOL = _answer(_completion({"role": "assistant", "content": None, "tool_calls": [CALL]}, "tool_calls"))
 MODELS = _answer({"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "mock"}]})
 HEAD = (

@@ -104,20 +104,20 @@ def table(told: Mapping[str, Any]) -> str:
         lines.append(f"\n{name}")
         for case, row in figures.items():
             if isinstance(row, dict):
-                cells = (f"{key} {_shown(value)}" for key, value in row.items() if value is not None)
+                cells = (f"{key} {_format_value(value)}" for key, value in row.items() if value is not None)
                 lines.append(f"  {case:<16} " + "  ".join(cells))
             else:
-                lines.append(f"  {case:<16} {_shown(row)}")
+                lines.append(f"  {case:<16} {_format_value(row)}")
     for name in ("ratio", "ratio_worker", "ratio_pure", "added", "memory"):
         for peer, row in told[name].items():
-            cells = (f"{key} {_shown(value)}" for key, value in row.items() if key != "samples")
+            cells = (f"{key} {_format_value(value)}" for key, value in row.items() if key != "samples")
             lines.append(f"{name:<10} {peer:<26} " + "  ".join(cells))
-    lines.append(f"a held tool call adds {_shown(told['held_tool_call_ms'])} ms to its stream")
+    lines.append(f"a held tool call adds {_format_value(told['held_tool_call_ms'])} ms to its stream")
     lines.extend(f"{name}: not measured: {reason}" for name, reason in told["missing"].items())
     return "\n".join(lines)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return (
         f"{value:,.3g}"
         if isinstance(value, float) and value < 1000

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agentguard_lab.textworld.planner import GoalPlanner, Task
 
-from examples.textworld_agent.voice import listed
+from examples.textworld_agent.voice import join_items
 
 if TYPE_CHECKING:
     from examples.textworld_agent.agent import Agent
@@ -17,13 +17,13 @@ def plan(agent: Agent) -> str:
     if agent.task.cook:
         return "" if "cookbook" in agent.memory.things else agent.voice.say("plan_cook")
     rule = "".join(f", keeping the {name} closed" for name in agent.task.close_after)
-    return agent.voice.say("plan", todo=listed(_puts(agent)) + rule)
+    return agent.voice.say("plan", todo=join_items(_puts(agent)) + rule)
 
 
 def status(agent: Agent) -> str:
     """Return the inventory and the remaining goals, according to the agent's beliefs."""
     memory = agent.memory
-    have = "I carry " + (listed(["the " + name for name in memory.carried]) or "nothing")
+    have = "I carry " + (join_items(["the " + name for name in memory.carried]) or "nothing")
     if not agent.task.cook:
         left = _puts(agent)
     elif not memory.ingredients:
@@ -36,7 +36,7 @@ def status(agent: Agent) -> str:
             if (verb, item) not in memory.done and verb + item not in memory.given_up
         ]
         left = left[:3] or ["finish the meal"]
-    return agent.voice.say("status", have=have, todo=listed(left))
+    return agent.voice.say("status", have=have, todo=join_items(left))
 
 
 def closing(agent: Agent) -> str:
@@ -72,5 +72,5 @@ def _puts(agent: Agent) -> list[str]:
 
 
 def _sentence(parts: list[str]) -> str:
-    text = listed(parts)
+    text = join_items(parts)
     return text[0].upper() + text[1:] + "."

@@ -11,7 +11,7 @@ from agentguard_lab.textworld.planner import Intent
 from examples.textworld_agent.phrases import PHRASES
 
 
-def listed(items: list[str] | tuple[str, ...], last: str = "and") -> str:
+def join_items(items: list[str] | tuple[str, ...], last: str = "and") -> str:
     """Return ``a, b and c``."""
     if len(items) < 2:
         return "".join(items)
@@ -42,16 +42,20 @@ class Voice:
         holders = {seen.things[name] for name in here}
         holder = holders.pop() if len(holders) == 1 else None
         where = f"on the {holder}" if holder else "right here"
-        return f"{first} {self.say('spotted', items=listed(['the ' + name for name in here]), where=where)}"
+        return (
+            f"{first} {self.say('spotted', items=join_items(['the ' + name for name in here]), where=where)}"
+        )
 
     def opened(self, target: str, seen: ParsedObservation, wanted: set[str]) -> str:
         """Return the result of opening something."""
         if not seen.revealed:
             return self.say("opened", target=target)
         found = [name for name in seen.revealed if name in wanted]
-        inside = listed([_article(name) for name in seen.revealed])
+        inside = join_items([_article(name) for name in seen.revealed])
         if found:
-            return self.say("revealed_wanted", target=target, found=listed(["the " + name for name in found]))
+            return self.say(
+                "revealed_wanted", target=target, found=join_items(["the " + name for name in found])
+            )
         return self.say("revealed_other", target=target, inside=inside)
 
     def intent(self, intent: Intent, memory: Memory) -> str:
@@ -78,5 +82,5 @@ def _sight(seen: ParsedObservation) -> str:
     doors = [f"{_article(state)} {door} to the {way}" for way, (door, state) in seen.exits.items() if door]
     ways = [way for way, (door, _) in seen.exits.items() if not door]
     if ways:
-        doors.append(f"{'a way' if len(ways) == 1 else 'ways'} out to the {listed(ways)}")
-    return listed(parts + doors) or "nothing much"
+        doors.append(f"{'a way' if len(ways) == 1 else 'ways'} out to the {join_items(ways)}")
+    return join_items(parts + doors) or "nothing much"

@@ -1,6 +1,6 @@
 """Gain of a judge over the embedded ranker alone: ``fused`` with recorded answers of real models.
 
-Run: .venv/bin/python benchmarks/fused.py RUNS RECORDINGS [--models NAME...] [--repeats N] [--json]
+Run: .venv/bin/python benchmarks/fused_localizer.py RUNS RECORDINGS [--models NAME...] [--repeats N] [--json]
 
 RUNS are the runs of Who&When. RECORDINGS is a folder of files ``METHOD__MODEL.json`` with ``predictions``:
 for
@@ -75,7 +75,7 @@ def recorded(folder: Path, wanted: Sequence[str]) -> dict[str, RecordedJudge]:
     return found
 
 
-def known_to_all(data: Dataset, judges: Mapping[str, RecordedJudge]) -> Dataset:
+def select_common_runs(data: Dataset, judges: Mapping[str, RecordedJudge]) -> Dataset:
     """Return the runs that every judge has ranked, so that all judges are scored on the same runs."""
     held = [r for r in data.records if all(r.trajectory.id in one.rankings for one in judges.values())]
     return to_dataset(held)
@@ -170,7 +170,7 @@ def main() -> None:
     judges = recorded(args.recordings, args.models)
     if not judges:
         parser.error(f"{args.recordings} has no recording all_at_once__MODEL.json of these models")
-    data = known_to_all(load_dataset("who_and_when", [args.runs]), judges)
+    data = select_common_runs(load_dataset("who_and_when", [args.runs]), judges)
     found = measure(data, judges, EvaluationPlan(cv="question", repeats=args.repeats, seed=args.seed))
     if args.json:
         print(json.dumps(found))

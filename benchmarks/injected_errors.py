@@ -1,7 +1,7 @@
 """Difficulty of the errors of `agentguard inject runs`. Injected errors, not natural ones.
 
-Run: .venv/bin/python benchmarks/rewritten.py FORMAT PATH [per_run] [seed]
-     .venv/bin/python benchmarks/rewritten.py samples
+Run: .venv/bin/python benchmarks/injected_errors.py FORMAT PATH [per_run] [seed]
+     .venv/bin/python benchmarks/injected_errors.py samples
 Rewrites the passed runs under a path (or the three passed samples of this repository). It prints the accuracy
 of the baselines and of the methods, then of the methods by error kind. Shares are in %, intervals are
 Wilson's

@@ -1,6 +1,6 @@
 """Signal and cost of step profiles, and a check that they contain no words of the topic.
 
-Run: .venv/bin/python benchmarks/portraits.py PATH [--nearest 10] [--json]
+Run: .venv/bin/python benchmarks/step_profiles.py PATH [--nearest 10] [--json]
 
 PATH holds annotated failures. The score of a candidate step is its mean similarity to the profiles of
 root-cause

@@ -1,6 +1,7 @@
 """Share of failed runs on which a guard acts while they run, at a fixed share of passed runs.
 
-    python benchmarks/online.py [NAME=]RUNS[,RUNS]... [--max-runs 200] [--risk 0.05] [--seed 0] [--json]
+    python benchmarks/live_detection.py [NAME=]RUNS[,RUNS]...
+        [--max-runs 200] [--risk 0.05] [--seed 0] [--json]
 
 RUNS are recorded runs of one agent with known outcomes. They are replayed step by step. Each arm has a score,
 the highest one over the run:
