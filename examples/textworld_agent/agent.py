@@ -15,7 +15,7 @@ from agentguard_lab.textworld.planner import GoalPlanner, Intent, Task
 
 from examples.textworld_agent import account
 from examples.textworld_agent.faults import Fault
-from examples.textworld_agent.voice import Voice, listed
+from examples.textworld_agent.voice import Voice, join_items
 
 Call = tuple[str, str]
 
@@ -132,14 +132,14 @@ class Agent:
             names = [
                 "the " + i.args["object"] for i in self.intents if i.args["object"] in self.memory.carried
             ]
-            text = self.voice.say("took", items=listed(names))
+            text = self.voice.say("took", items=join_items(names))
             self.thoughts.append(text[0].upper() + text[1:])
 
     def _examined(self, intent: Intent, seen: ParsedObservation) -> None:
         if "Ingredients:" in seen.text:
             self.memory.ingredients, self.memory.directions = recipe(seen.text)
-            steps = listed([f"{verb} the {item}" for verb, item in self.memory.directions])
-            items = listed(["the " + item for item in self.memory.ingredients])
+            steps = join_items([f"{verb} the {item}" for verb, item in self.memory.directions])
+            items = join_items(["the " + item for item in self.memory.ingredients])
             self.thoughts.append(self.voice.say("recipe", items=items, steps=steps))
         else:
             self.thoughts.append(self.voice.say("examined", item=intent.args["object"]))
@@ -237,7 +237,7 @@ class Agent:
         elif self.turns == 2:
             text = f"{account.plan(self)} {text}".strip()
         if len(self.intents) > 1:
-            others = listed(["the " + i.args["object"] for i in self.intents[1:]])
+            others = join_items(["the " + i.args["object"] for i in self.intents[1:]])
             text += f" I'll take {others} in the same go."
         return text
 
