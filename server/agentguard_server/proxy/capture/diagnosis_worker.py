@@ -95,21 +95,20 @@ class DiagnosisWorker:
     def _run(self) -> None:
         while items := self._take_all():
             is_readable = self._flush_rows([run for run, _ in items])
-            waiting, rows = deque(items), list[Row]()
-            deadline = time.monotonic() + _MAX_ROW_DELAY_S
-            while waiting:
-                run, size = waiting.popleft()
+            rows, deadline = list[Row](), time.monotonic() + _MAX_ROW_DELAY_S
+            while items:
+                run, size = items.popleft()
                 if run.trajectory is not None or is_readable:
                     rows += self._diagnose_safely(run)
                 self._release(size)
                 # Each write wakes the thread of the store, which costs a tenth of a diagnosis.
-                if rows and (not waiting or self._is_closing or time.monotonic() >= deadline):
+                if rows and (not items or self._is_closing or time.monotonic() >= deadline):
                     self._store.write(*rows)
                     rows, deadline = [], time.monotonic() + _MAX_ROW_DELAY_S
 
-    def _take_all(self) -> list[tuple[EndedRun, int]]:
-        """Wait for ended runs and return all that wait; return an empty list after `close`."""
-        items: list[tuple[EndedRun, int]] = []
+    def _take_all(self) -> deque[tuple[EndedRun, int]]:
+        """Wait for ended runs and return all that wait; return an empty queue after `close`."""
+        items: deque[tuple[EndedRun, int]] = deque()
         while not items or not self._queue.empty():
             item = self._queue.get()
             if item is None:
