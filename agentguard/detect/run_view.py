@@ -26,6 +26,8 @@ _MAX_MOVES = 48
 _MAX_ERRORS = 5
 _MAX_CACHED_BYTES = 65_536
 """Size of a schema up to which its compiled form is kept for other runs."""
+_PLAIN_TOOL_TYPES = (None, "function", "custom")
+"""Any other type is a server, or a hosted tool whose calls have names of their own."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,9 @@ class RunView:
         values: index of the values that occurred so far.
         agents: names of the agents that have acted or have a system prompt.
         has_unknown_content: True if a step may have content that the recording or the importer left out.
+        has_input: True if the recording has an input of the agents so far: a task, a prompt or a message.
+        has_tool_servers: True if an entry of the tools offers tools of other names, as an MCP server or a
+            hosted tool of a model API does.
     """
 
     def __init__(
@@ -91,6 +96,8 @@ class RunView:
         self.exit_status = exit_status
         self.has_unknown_content = not is_content_recorded
         self.tools = {tool.name: tool for tool in tools}
+        self.has_input = bool(task or system_prompts)
+        self.has_tool_servers = any(tool.extra.get("type") not in _PLAIN_TOOL_TYPES for tool in tools)
         self.system_prompts = dict(system_prompts or {})
         self._steps: list[Step] = []
         self.steps: Sequence[Step] = StepSequence(self._steps)
@@ -118,6 +125,13 @@ class RunView:
             is_content_recorded=trajectory.is_content_recorded,
         )
 
+    def takes_free_text(self, call: ToolCall) -> bool:
+        """Return True if a call is of a custom tool of a model API, whose input is any text."""
+        spec = self.tools.get(call.name)
+        return "custom" in str(call.extra.get("type", "")) or (
+            spec is not None and spec.extra.get("type") == "custom" and not spec.parameters
+        )
+
     def append(self, step: Step) -> StepFacts:
         """Append a step and return its facts; only the runner calls this, never a detector."""
         self._index_pending_results()
@@ -133,6 +147,7 @@ class RunView:
         if facts.is_agent:
             self._add_move(facts)
         else:
+            self.has_input = True
             self._add_reply(facts)
         return facts
 

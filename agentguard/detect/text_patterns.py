@@ -57,7 +57,7 @@ _CORRECTIVE_ACTION_PATTERN = (
 )  # fmt: skip
 _FABRICATION_PATTERN = re.compile(
     r"\b(?:let(?:'s| us|s)? (?:assume|say|suppose|pretend|simulate)"
-    r"|(?:i|we)(?:'ll| will| can| shall)? (?:just |now )?(?:assume|simulate|pretend|mock up|make up)\b"
+    r"|(?:i|we)(?:'ll| will| shall)? (?:just |now )?(?:assume|simulate|pretend|mock up|make up)\b"
     r"|(?:for (?:the sake of|demonstration|illustrat\w+|the purpose of) \w+)"
     r"|(?:mock|dummy|placeholder|fictional|fictitious|made-up|simulated|hypothetical|fake|assumed) "
     r"(?:\w+ )?(?:data|values?|numbers?|results?|example|list|response|information|prices?|dates?|names?|set)"

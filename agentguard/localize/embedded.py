@@ -13,7 +13,7 @@ from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
 from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.agent_identity import group_by_agent
-from agentguard.trajectory.model import GOLD_ANSWER, Record, Trajectory
+from agentguard.trajectory.model import GOLD_ANSWER, Record, Source, Trajectory
 
 if TYPE_CHECKING:
     from agentguard.judge.embedded.model import EmbeddedJudgement, EmbeddedModel
@@ -127,13 +127,13 @@ class EmbeddedLocalizer(BaseLocalizer):
         self, trajectory: Trajectory, findings: Sequence[Finding], answer: str | None
     ) -> Diagnosis:
         """Diagnose a run with the gold answer; a model trained without answers ignores it."""
-        if not trajectory.steps:
+        if not any(step.source is Source.AGENT for step in trajectory.steps):
             return Diagnosis(
                 trajectory_id=trajectory.id,
                 method=self.name,
                 verdict=Verdict.ABSTAINED,
                 probability=0.5,
-                notes=("the run has no step",),
+                notes=(f"the run has no step{' of an agent' if trajectory.steps else ''}",),
             )
         judgement = self.model.judge(trajectory, findings, risk=self.risk, answer=answer)
         return self.build_diagnosis(trajectory, judgement, findings)
@@ -217,6 +217,7 @@ def _select_verdict(judgement: EmbeddedJudgement) -> Verdict:
 
 
 def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding]) -> tuple[Hypothesis, ...]:
+    from agentguard.judge.embedded.finding_evidence import find_cause_row
     from agentguard.localize.explanation import explain_step
 
     table = judgement.table
@@ -228,9 +229,9 @@ def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding])
         for rank, row in enumerate(order)
         if rank < 3 or judgement.step_probabilities[row] >= _MIN_PROBABILITY
     ]
-    findings_by_step: dict[int, list[Finding]] = {}
+    findings_by_row: dict[int | None, list[Finding]] = {}
     for finding in findings:
-        findings_by_step.setdefault(finding.step, []).append(finding)
+        findings_by_row.setdefault(find_cause_row(table.steps, finding), []).append(finding)
     hypotheses = []
     for row in rows:
         step = table.steps[row]
@@ -238,7 +239,7 @@ def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding])
             table.layout,
             step,
             table.get_features(row),
-            findings_by_step.get(step, []),
+            findings_by_row.get(row, []),
         )
         hypotheses.append(
             Hypothesis(

@@ -9,7 +9,7 @@ decision should depend on the code alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentguard.detect._text import find_sentence, to_lower
@@ -52,17 +52,18 @@ _MAX_QUOTES = 3
 _SPECIFIC_RULES = frozenset({"made_up", "gave_up", "unsourced"})
 """Rules that are more specific than an error from the environment."""
 _MODULES = ("memory", "reflection", "planning", "action", "system")
-_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<![\w./-])\d[\d,]*(?:\.\d+)?(?![\w/-])")
 
 
 def explain_step(
     layout: RunLayout, index: int, row: FeatureRow, findings: list[Finding]
 ) -> FailureExplanation:
-    """Explain why a step may be the root cause; ``findings`` are those at this step, in any order.
+    """Explain why a step may be the root cause; ``findings`` are the evidence for this step, in any order.
 
     Codes, correction and evidence come from findings that no later step repaired, or from a rule that quotes
     a passage of the run. Without either, the explanation has only a reason.
     """
+    repaired = [finding for finding in findings if finding.recovered_after is not None]
     findings = [finding for finding in findings if finding.recovered_after is None]
     matches = [
         (rule, rule.select_evidence(layout, index)) for rule in EXPLANATION_RULES if rule.is_match(row)
@@ -71,10 +72,17 @@ def explain_step(
     specific = next((match for match in supported if match[0].name in _SPECIFIC_RULES), None)
     if findings and not (specific and all(map(_is_environmental, findings))):
         return _explain_by_findings(findings)
-    chosen = specific or next(iter(supported), None)
+    chosen = specific or next(
+        (match for match in supported if not (repaired and match[0].name == "failed")), None
+    )
     if chosen is None:
-        reason = f"no finding and no quoted passage supports this step; {_describe_influence(row)}"
-        return FailureExplanation(module=None, codes=(), evidence=(), correction="", reason=reason)
+        return FailureExplanation(
+            module=None,
+            codes=(),
+            evidence=tuple(quote for _, quotes in supported for quote in quotes)[:_MAX_QUOTES],
+            correction="",
+            reason=_describe_repaired_fault(repaired),
+        )
     rule, quotes = chosen
     others = [quote for finding in findings for quote in finding.evidence]
     others += [quote for _, found in supported for quote in found]
@@ -85,6 +93,14 @@ def explain_step(
         correction=rule.correction.format(step=index),
         reason=rule.reason,
     )
+
+
+def _describe_repaired_fault(repaired: Sequence[Finding]) -> str:
+    if not repaired:
+        return "no finding and no quoted passage supports this step"
+    strongest = max(repaired, key=lambda finding: finding.probability)
+    message, repair = strongest.message.rstrip("."), strongest.recovered_after
+    return f"a fault that step {repair} repaired: {message}"
 
 
 def _explain_by_findings(findings: list[Finding]) -> FailureExplanation:
@@ -114,15 +130,6 @@ def _find_module(codes: tuple[str, ...]) -> str | None:
         if taxonomy == "agent_error" and module in _MODULES:
             return module
     return None
-
-
-def _describe_influence(row: FeatureRow) -> str:
-    """Describe how later steps depend on the step."""
-    if row["role.orchestrator"]:
-        return "the next turns follow its decision"
-    if row["form.code"] or row["form.calls"] or row["evidence.runs"]:
-        return "later steps use the results of its calls"
-    return "later steps use its text"
 
 
 def _quote_made_up_value(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
@@ -167,19 +174,26 @@ def _quote_announcement(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 
 
 def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
-    """Quote the sentence with the first number that neither the task nor the 20 steps before contain.
+    """Quote the sentence with the first number that neither the task nor an earlier step contains.
 
-    The first step of an agent quotes nothing: there is no result yet that could contain the number.
+    A number inside a word or an address does not count. The first step of an agent quotes nothing: there is
+    no result yet that could contain the number.
     """
-    step = layout.run.steps[index]
-    if not any(one.source == "agent" or one.observations for one in layout.run.steps[:index]):
+    steps = layout.run.steps
+    if not any(one.source == "agent" or one.observations for one in steps[:index]):
         return ()
-    for match in _NUMBER.finditer(step.content):
-        number = match.group().replace(",", "").rstrip(".")
-        is_known = any(number in layout.step_scans[i].numbers for i in range(max(0, index - 20), index))
-        if len(number) > 1 and number not in layout.run.task and not is_known:
-            return quote_span(step, "content", *find_sentence(to_lower(step.content), *match.span()))
+    content = steps[index].content
+    for match in _NUMBER.finditer(content):
+        number = match.group().rstrip(".,")
+        if len(number) > 1 and not _is_known_number(number, layout, index):
+            return quote_span(steps[index], "content", *find_sentence(to_lower(content), *match.span()))
     return ()
+
+
+def _is_known_number(number: str, layout: RunLayout, index: int) -> bool:
+    forms = {number, number.replace(",", "")}
+    texts = (text for step in layout.run.steps[:index] for _, text in step.texts())
+    return any(form in text for text in (layout.run.task, *texts) for form in forms)
 
 
 EXPLANATION_RULES = (

@@ -16,6 +16,9 @@ from agentguard.detect.tool_names import is_terminal_tool
 from agentguard.trajectory.model import Source, Step
 
 _LENGTH_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "incomplete", "model_length"})
+_REFUSAL_REASONS = frozenset(
+    {"refusal", "content_filter", "guardrail_intervened", "SAFETY", "content-filter"}
+)
 _FINISH_KEYS = ("finish_reason", "stop_reason", "finish_reasons")
 
 
@@ -40,7 +43,7 @@ class EmptyOutput(BaseDetector):
             return NO_FINDINGS
         if step.observations or any(text.strip() for text in step.modules.values()):
             return NO_FINDINGS
-        if step.unknown_parts or view.has_unknown_content:
+        if step.unknown_parts or view.has_unknown_content or step.stop_reason in _REFUSAL_REASONS:
             return NO_FINDINGS
         only_thought = bool(step.reasoning.strip())
         return (
@@ -66,14 +69,18 @@ class TruncatedOutput(BaseDetector):
     def can_find(cls, content: RunContent) -> bool:
         """Return True if the run has calls, code or further fields of a step."""
         return (
-            content.data.calls or content.has_cue(("```",)) or any(step.extra for step in content.run.steps)
+            content.data.calls
+            or content.has_cue(("```",))
+            or any(step.extra or step.stop_reason for step in content.run.steps)
         )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Check the stop reason, then the ends of arguments and text."""
         if step.source is not Source.AGENT:
             return NO_FINDINGS
-        if step.extra and any(_was_truncated(step.extra.get(key)) for key in _FINISH_KEYS):
+        if _was_truncated(step.stop_reason) or (
+            step.extra and any(_was_truncated(step.extra.get(key)) for key in _FINISH_KEYS)
+        ):
             field = next((name for name, _ in step.texts()), "content")
             return (self._build_truncation_finding(step, 0.7, "its length limit was reached", field, 0),)
         for i, call in enumerate(step.tool_calls):
@@ -110,28 +117,35 @@ class RefusalDetector(BaseDetector):
     """Detector of a refusal of the task."""
 
     name = "refusal"
-    summary = "a turn that begins by declining to help, answer or provide"
+    summary = (
+        "a turn that begins by declining to help, answer or provide, or a stop reason that shows a refusal"
+    )
     codes = ("agentrx:intent_not_supported", "agentrx:guardrails_triggered")
 
     @classmethod
     def can_find(cls, content: RunContent) -> bool:
-        """Return True if a turn contains the words of a refusal."""
-        return content.has_cue(REFUSAL_CUES)
+        """Return True if a turn contains the words of a refusal, or a stop reason shows one."""
+        return content.has_cue(REFUSAL_CUES) or any(
+            step.stop_reason in _REFUSAL_REASONS for step in content.run.steps
+        )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Check the start of a turn without actions."""
-        if step.source is not Source.AGENT or step.tool_calls or not step.content:
+        """Check the stop reason, and the start of a turn without actions."""
+        if step.source is not Source.AGENT or step.tool_calls:
             return NO_FINDINGS
-        span = find_refusal(view.get_facts(step).lower_text)
-        if span is None:
+        is_refused = step.stop_reason in _REFUSAL_REASONS
+        span = find_refusal(view.get_facts(step).lower_text) if step.content else None
+        if span is None and not is_refused:
             return NO_FINDINGS
         return (
             self.build_finding(
                 step,
-                0.3,
-                f"{step.agent} declines to do what was asked.",
+                0.5 if is_refused else 0.3,
+                f"The model refused: its stop reason is {step.stop_reason}."
+                if is_refused
+                else f"{step.agent} declines to do what was asked.",
                 correction="Say what you can do instead, or what you lack to do it, and go on with that.",
-                evidence=quote_span(step, "content", *span),
+                evidence=quote_span(step, "content", *(span or (0, None))),
             ),
         )
 

@@ -136,10 +136,13 @@ class PrematureEnd(BaseDetector):
         return None
 
     def _check_task_list(self, facts: StepFacts, view: RunView) -> Finding | None:
-        """Check for open items on the task list of the agent."""
+        """Check for open items on the task list of the agent, unless a user changed the task since."""
         if self._task_list is None or not self._task_list[1]:
             return None
         step, open_items = self._task_list
+        later_steps = (view.steps[index] for index in range(step.index + 1, len(view.steps)))
+        if any(later.source is Source.USER for later in later_steps):
+            return None
         # Agents that finish often omit the last update of the list.
         return self.build_finding(
             facts.step if facts.is_agent else step,

@@ -89,7 +89,7 @@ class UnknownProvenance(BaseDetector):
         if not facts.is_agent:
             return NO_FINDINGS
         proposed_findings, self._proposed_findings = self._proposed_findings, None
-        if step.tool_calls and view.values.is_complete:
+        if step.tool_calls and view.values.is_complete and view.has_input:
             findings = (
                 proposed_findings
                 if facts.was_proposed and proposed_findings is not None
@@ -109,7 +109,7 @@ class UnknownProvenance(BaseDetector):
     def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Trace the values of each call."""
         self._proposed_findings = None
-        if not step.tool_calls or not view.values.is_complete:
+        if not step.tool_calls or not view.values.is_complete or not view.has_input:
             return NO_FINDINGS
         self._proposed_findings = self._trace_step(step, view)
         return self._proposed_findings

@@ -33,8 +33,8 @@ class UnknownTool(BaseDetector):
     codes = ("agentrx:invalid_invocation", "agent_error:action.invalid_action")
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the names of the calls with the offered tools; find nothing if no tools are recorded."""
-        if not step.tool_calls or not view.tools:
+        """Compare the names of the calls with the offered tools, if all tools are recorded."""
+        if not step.tool_calls or not view.tools or view.has_tool_servers:
             return NO_FINDINGS
         return [
             self.build_finding(
@@ -200,7 +200,9 @@ class UnparsableAction(BaseDetector):
             return [
                 self._build_parse_finding(step, f"tool_calls[{i}]", 0, None, call.name)
                 for i, call in enumerate(step.tool_calls)
-                if call.arguments is None and (call.raw_arguments or "").strip()
+                if call.arguments is None
+                and (call.raw_arguments or "").strip()
+                and not view.takes_free_text(call)
             ]
         if "<" not in step.content and "```json" not in facts.lower_text:
             return NO_FINDINGS

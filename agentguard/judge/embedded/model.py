@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from agentguard.detect.base import Finding
 from agentguard.judge.embedded.conditional_logit import Array
 from agentguard.judge.embedded.features.roles import RunLayout
 from agentguard.judge.embedded.features.table import StepTable, build_step_table, compute_answer_columns
+from agentguard.judge.embedded.finding_evidence import weight_by_findings
 from agentguard.judge.embedded.log_kind import LogKind
 from agentguard.judge.embedded.outcome_model import (
     UNKNOWN_FAILED_THRESHOLD,
@@ -22,16 +24,9 @@ from agentguard.judge.embedded.outcome_model import (
 from agentguard.judge.embedded.outcome_rules import RuleOutcomeModel
 from agentguard.judge.embedded.ranker import Ranker, build_signal_model, softmax
 from agentguard.judge.embedded.relative_outcome import RelativeOutcomeModel
-from agentguard.judge.embedded.transfer_ranker import is_single_agent
 from agentguard.trajectory.model import Trajectory
 
-# Log-odds that a certain finding adds to its step in an unknown kind of log. In a single agent's log the
-# order of turns carries little information and the results carry much, so rules outrank the ranking.
-_FINDING_LOG_ODDS, _FINDING_LOG_ODDS_SINGLE_AGENT = 2.0, 5.0
-_MIN_FINDING_PROBABILITY = 0.4
-_LATER_FINDING_DECAY = 0.6
 _MIN_STEP_PROBABILITY = 1e-9
-_EPISODE_STEPS = 3  # a detector that fires again within these steps reports the same problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +78,8 @@ class EmbeddedModel:
         with_answer: whether it was trained to read the gold answer.
         rules: outcome model of a single run of an unknown agent; None if no training run had an outcome.
         relative: outcome model of a run among other runs of an unknown agent; None in the same case.
-        transfer_temperature: exponent of the step probabilities of an unknown agent's run; None for 1.
+        transfer_sharpness: exponent of the step probabilities of an unknown agent's run, per logarithm of the
+            number of candidates; None for an exponent of 1.
     """
 
     specialists: tuple[LogKindModel, ...]
@@ -91,7 +87,7 @@ class EmbeddedModel:
     with_answer: bool = False
     rules: RuleOutcomeModel | None = None
     relative: RelativeOutcomeModel | None = None
-    transfer_temperature: float | None = None
+    transfer_sharpness: float | None = None
 
     def judge(
         self,
@@ -104,9 +100,8 @@ class EmbeddedModel:
     ) -> EmbeddedJudgement:
         """Judge a run with at least one step.
 
-        ``findings`` count only if no specialist answers, and if no later step repaired the fault. ``signals``
-        count only in a model with weights for them."""
-        findings = [finding for finding in findings if finding.recovered_after is None]
+        ``findings`` count only if no specialist answers. A fault that a later step repaired counts for the
+        ranking alone. ``signals`` count only in a model with weights for them."""
         table = build_step_table(run, self._select_groups)
         values = append_answer_columns(table, answer) if self.with_answer else table.values
         layout = table.layout
@@ -116,7 +111,8 @@ class EmbeddedModel:
             steps = ranker.predict_probabilities(values, signals)
         else:
             steps = self.rank_transferred(replace(table, values=values), findings, signals)
-        failed, low, high = self._predict_outcome(layout, outcome, findings, risk)
+        open_findings = [finding for finding in findings if finding.recovered_after is None]
+        failed, low, high = self._predict_outcome(layout, outcome, open_findings, risk)
         return EmbeddedJudgement(table, steps, failed, low, high, ranker is not None, outcome is not None)
 
     def _find_specialists(self, layout: RunLayout) -> list[LogKindModel]:
@@ -134,8 +130,10 @@ class EmbeddedModel:
     ) -> Array:
         """Return the step probabilities of a run of an unknown agent."""
         transferred = self.portable.predict_probabilities(table.values, signals)
-        weighted = _weight_by_findings(transferred, table, findings)
-        return softmax((self.transfer_temperature or 1.0) * np.log(weighted + _MIN_STEP_PROBABILITY))
+        weighted = weight_by_findings(transferred, table, findings)
+        if self.transfer_sharpness is None:
+            return weighted
+        return sharpen_steps(weighted, self.transfer_sharpness)
 
     def _predict_outcome(
         self, layout: RunLayout, specialist: OutcomeModel | None, findings: Sequence[Finding], risk: float
@@ -167,26 +165,12 @@ def append_answer_columns(table: StepTable, answer: str | None) -> Array:
     return np.hstack([table.values, compute_answer_columns(table, answer)])
 
 
-def _weight_by_findings(probabilities: Array, table: StepTable, findings: Sequence[Finding]) -> Array:
-    """Increase the probability of steps with notable findings, the best evidence on an unknown kind of log.
+def sharpen_steps(probabilities: Array, sharpness: float) -> Array:
+    """Return the step probabilities to the power of ``sharpness`` times the logarithm of their number.
 
-    The earliest finding counts most, since later errors are often its consequences. For the same reason, a
-    detector that fires again within `_EPISODE_STEPS` counts only at its first step, or if another detector
-    fires there too.
+    With one exponent for all runs, a long run has a flat ranking: its many candidates share the probability,
+    although the first is right about as often. With an exponent that grows with their logarithm, the best
+    value hardly differs between systems.
     """
-    best: dict[int, float] = {}
-    last: dict[str, int] = {}
-    for finding in sorted(findings, key=lambda f: f.step):
-        if finding.probability < _MIN_FINDING_PROBABILITY:
-            continue
-        goes_on = finding.step - last.get(finding.detector, -_EPISODE_STEPS - 1) <= _EPISODE_STEPS
-        last[finding.detector] = finding.step
-        if not goes_on or finding.step in best:
-            best[finding.step] = max(best.get(finding.step, 0.0), min(1.0, finding.probability))
-    pull = np.zeros(len(probabilities))
-    rows = [row for row, index in enumerate(table.steps) if index in best]
-    strength = _FINDING_LOG_ODDS_SINGLE_AGENT if is_single_agent(table.values) else _FINDING_LOG_ODDS
-    for order, row in enumerate(rows):
-        pull[row] = strength * best[table.steps[row]] * _LATER_FINDING_DECAY**order
-    weights = probabilities * np.exp(pull)
-    return np.asarray(weights / weights.sum())
+    exponent = sharpness * math.log(max(2, len(probabilities)))
+    return softmax(exponent * np.log(probabilities + _MIN_STEP_PROBABILITY))

@@ -37,7 +37,10 @@ _ERROR_DETECTORS: Final = frozenset({
     "persistent_error", "schema_violation", "self_inflicted_error", "tool_error", "tool_error_ignored",
     "unknown_tool", "unparsable_action", "unusable_result_accepted",
 })  # fmt: skip
-_MIN_SHARE_TURNS: Final = 5  # one faulty turn of a very short run is not a large share
+_MIN_SHARE_TURNS: Final = 5  # a faulty turn of a very short run is not a large share
+_MIN_FAULTY_TURNS: Final = (
+    2  # one finding is no amount: its detector would decide alone, whatever its card says
+)
 _STRENGTHS: Final[Mapping[str, Sequence[float]]] = {
     "repetition_kinds": (2.0, 3.0),
     "repetition_kinds_while_acting": (1.0, 2.0, 3.0),
@@ -142,7 +145,7 @@ def find_signs(layout: RunLayout, findings: Sequence[Finding]) -> dict[str, floa
     for finding in findings:
         if finding.detector in _REPETITION_DETECTORS or finding.detector in _ERROR_DETECTORS:
             faults[finding.step] = max(faults.get(finding.step, 0.0), finding.probability)
-    if faults:
+    if len(faults) >= _MIN_FAULTY_TURNS:
         turns = sum(step.source is Source.AGENT for step in layout.run.steps)
         signs["faulty_turns"] = math.fsum(faults.values()) / max(_MIN_SHARE_TURNS, turns)
     return signs

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from agentguard.judge.embedded.outcome_model import apply_platt_scaling, fit_pla
 MIN_BATCH_RUNS: Final = 20
 """Minimum of runs of an agent for a comparison."""
 _MIN_THRESHOLD_RUNS: Final = 20  # of one outcome, for a threshold of their batch
+_CONFIDENCE: Final = 0.95
 _UNUSUAL_RANK: Final = 0.3  # mid-ranks are in (-0.5, 0.5); above it, the run is among the highest fifth
 _UNUSUAL_RATIO: Final = 1.5
 _MAX_REASONS: Final = 3
@@ -49,11 +51,11 @@ class RelativeOutcomeModel:
     def compute_thresholds(self, risk: float) -> tuple[float, float]:
         """Return ``(low, high)``: a run counts as passed up to low, and as failed above high.
 
-        At most a share ``risk`` of the passed runs of any training batch is above high or called failed by
-        the rules, and of the failed runs of any training batch up to low.
+        With a confidence of 95 % in each training batch, at most a share ``risk`` of its passed runs is above
+        high or called failed by the rules, and of its failed runs up to low.
         """
-        high = max((_find_upper_quantile(scores, risk) for scores in self.passed), default=math.inf)
-        low = min((-_find_upper_quantile(-scores[::-1], risk) for scores in self.failed), default=-math.inf)
+        high = max((_find_upper_limit(scores, risk) for scores in self.passed), default=math.inf)
+        low = min((-_find_upper_limit(-scores, risk) for scores in self.failed), default=-math.inf)
         return min(low, high), high
 
 
@@ -125,10 +127,26 @@ def _balance_outcomes(failed: NDArray[np.bool_]) -> Array:
     return np.asarray(np.where(failed, 0.5 / failed.sum(), 0.5 / (~failed).sum()))
 
 
-def _find_upper_quantile(ascending: Array, risk: float) -> float:
-    """Return the conformal quantile: a share of at most ``risk`` of new values is expected above it."""
+def _find_upper_limit(scores: Array, risk: float) -> float:
+    """Return the limit that at most a share ``risk`` of new scores exceeds, with a confidence of 95 %.
+
+    The larger of the conformal quantile, which is infinite if there are too few scores for the risk, and the
+    one-sided tolerance limit of a normal distribution (NIST handbook of statistical methods, 7.2.6.3). A
+    score is a mean of many ranks, so its distribution is close to normal. An infinite score uses up a part
+    of the risk.
+    """
+    ascending = np.sort(scores)
     place = math.ceil((1 - risk) * (len(ascending) + 1))
-    return float(ascending[place - 1]) if place <= len(ascending) else math.inf
+    quantile = float(ascending[place - 1]) if place <= len(ascending) else math.inf
+    finite = ascending[np.isfinite(ascending)]
+    if math.isinf(quantile) or len(finite) < 3:
+        return math.inf
+    remaining_risk = 1 - (1 - risk) * len(ascending) / len(finite)
+    z, z_confidence = NormalDist().inv_cdf(1 - remaining_risk), NormalDist().inv_cdf(_CONFIDENCE)
+    a = 1 - z_confidence**2 / (2 * (len(finite) - 1))
+    b = z**2 - z_confidence**2 / len(finite)
+    factor = (z + math.sqrt(max(0.0, z**2 - a * b))) / a
+    return max(quantile, float(finite.mean() + factor * finite.std(ddof=1)))
 
 
 def describe_unusual_signals(signals: Array) -> list[tuple[str, ...]]:

@@ -9,9 +9,11 @@ Calibration uses scores out of fold.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from agentguard.judge.embedded.conditional_logit import Array, LinearScorer, fit
 from agentguard.judge.embedded.features.run_signals import compute_run_signals
 from agentguard.judge.embedded.features.table import StepTable, build_step_table
 from agentguard.judge.embedded.log_kind import build_log_kind, build_structure_key
-from agentguard.judge.embedded.model import EmbeddedModel, LogKindModel, append_answer_columns
+from agentguard.judge.embedded.model import EmbeddedModel, LogKindModel, append_answer_columns, sharpen_steps
 from agentguard.judge.embedded.outcome_model import (
     MIN_LABELLED_RUNS,
     MIN_RUNS_PER_OUTCOME,
@@ -54,6 +56,7 @@ _FOLD_COUNT = 4
 _OUTCOME_REPEATS = 3
 _MIN_OUTCOME_SYSTEMS = 2  # fewer show nothing about an agent that is not among them
 _TEMPERATURES = np.linspace(0.3, 2.5, 45)
+_SHARPNESS = np.linspace(0.02, 1.0, 99)
 _SIGNAL_RIDGE = 10.0
 
 SignalFunction = Callable[[Record], Array]
@@ -168,7 +171,7 @@ def fit_transferable_model(
         rules = fit_rule_outcome([_collect_signs(members) for members in outcome_systems])
         batches = [_collect_signals(members, rules) for members in outcome_systems]
         model = replace(model, rules=rules, relative=fit_relative_outcome(batches))
-    return replace(model, transfer_temperature=_fit_transfer_temperature(by_system))
+    return replace(model, transfer_sharpness=_fit_transfer_sharpness(by_system))
 
 
 def _collect_signs(examples: Sequence[TransferExample]) -> SystemSigns:
@@ -197,25 +200,31 @@ def _collect_signals(examples: Sequence[TransferExample], rules: RuleOutcomeMode
     )
 
 
-def _fit_transfer_temperature(by_system: Mapping[str, Sequence[TransferExample]]) -> float:
-    """Return the least temperature that a system needs if the ranker was not trained on it.
+def _fit_transfer_sharpness(by_system: Mapping[str, Sequence[TransferExample]]) -> float | None:
+    """Return the mean sharpness that a system needs if the ranker was not trained on it, if there is one.
 
-    Under a change of system a ranker is right less often than in training, so the average is overconfident.
+    Under a change of system a ranker is right less often than in training.
     """
     labelled = {
         system: [e for e in members if _build_labels(e.record, e.table).sum() > 0]
         for system, members in by_system.items()
     }
-    temperatures = []
+    values = []
     for system, members in labelled.items():
         if not members:
             continue
         others = [e for name, rest in labelled.items() if name != system for e in rest]
         model = EmbeddedModel(specialists=(), portable=_fit_portable(others, None))
-        scores = [np.log(model.rank_transferred(e.table, e.open_findings)) for e in members]
-        chosen = [_build_labels(e.record, e.table) for e in members]
-        temperatures.append(_fit_temperature(scores, chosen))
-    return min(temperatures, default=1.0)
+        rankings = [model.rank_transferred(e.table, e.findings) for e in members]
+        rows = [int(np.argmax(_build_labels(e.record, e.table))) for e in members]
+        values.append(min(_SHARPNESS, key=partial(_measure_log_loss, rankings, rows)))
+    return float(np.mean(values)) if values else None
+
+
+def _measure_log_loss(rankings: Sequence[Array], rows: Sequence[int], sharpness: float) -> float:
+    return -math.fsum(
+        math.log(sharpen_steps(ranking, sharpness)[row]) for ranking, row in zip(rankings, rows, strict=True)
+    )
 
 
 def _balance_systems(examples: Sequence[TransferExample]) -> list[float]:

@@ -203,7 +203,7 @@ def _add_result(content: MessageContent, node: JsonNode, fallback_id: str) -> No
     )
     inner = node.node(wrapper) if wrapper else node
     key = next((key for key in ("content", "output", "response", "result") if key in inner), "content")
-    text, unknown_parts = _render_result(inner.raw(key), inner.field_path(key))
+    text, unknown_parts = render_result(inner.raw(key), inner.field_path(key))
     content.results.append(
         ContentResult(
             content=text,
@@ -216,7 +216,7 @@ def _add_result(content: MessageContent, node: JsonNode, fallback_id: str) -> No
     )
 
 
-def _render_result(value: Any, path: str) -> tuple[str, tuple[str, ...]]:
+def render_result(value: Any, path: str) -> tuple[str, tuple[str, ...]]:
     """Return the text of a result and the types of its unknown parts; data without text stays JSON."""
     if value is None or isinstance(value, str):
         return value or "", ()
@@ -230,7 +230,7 @@ def _render_result(value: Any, path: str) -> tuple[str, tuple[str, ...]]:
             unknown_parts += () if is_data else inner.unknown_parts
         return "\n".join(filter(None, texts)), tuple(unknown_parts)
     if isinstance(value, Mapping) and {"type", "value"} <= value.keys():  # Vercel AI SDK
-        return _render_result(value["value"], f"{path}.value")
+        return render_result(value["value"], f"{path}.value")
     return _format_data(value), ()
 
 

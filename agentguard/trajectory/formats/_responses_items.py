@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
+from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content, render_result
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 from agentguard.trajectory.usage import parse_usage
 
@@ -152,7 +152,7 @@ class ResponseTurns:
         last_step = self.steps[-1] if self.steps else None
         calls = last_step.tool_calls if last_step is not None and last_step.source is Source.AGENT else ()
         call = next((candidate for candidate in calls if candidate.id == call_id), None)
-        content = parse_content(item.raw("output"), item.field_path("output"))
+        text, unknown_parts = render_result(item.raw("output"), item.field_path("output"))
         extra = _collect_extra(item, "call_id", "output", "type") | _read_parts(item, "output")
         if call is None or last_step is None:
             self._current_turn = False
@@ -162,19 +162,19 @@ class ResponseTurns:
                     index=len(self.steps),
                     source=Source.ENVIRONMENT,
                     agent="tool",
-                    content=content.text,
+                    content=text,
                     source_index=self._items,
-                    unknown_parts=tuple(content.unknown_parts),
+                    unknown_parts=unknown_parts,
                     extra=orphan,
                 )
             )
             return
         self._is_answered = True
-        observation = Observation(content=content.text, call_id=call.id, tool=call.name, extra=extra)
+        observation = Observation(content=text, call_id=call.id, tool=call.name, extra=extra)
         self.steps[-1] = replace(
             last_step,
             observations=(*last_step.observations, observation),
-            unknown_parts=(*last_step.unknown_parts, *content.unknown_parts),
+            unknown_parts=(*last_step.unknown_parts, *unknown_parts),
         )
 
 

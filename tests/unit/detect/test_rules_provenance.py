@@ -46,7 +46,13 @@ def test_values_of_task_prompt_and_tools_are_known() -> None:
 
 def test_value_is_not_grounded_by_its_own_effect() -> None:
     step = call("get", {"order_id": "ZX81QL"}, "Error: order ZX81QL not found")
-    assert len(found(run(step, step), "unknown_origin")) == 1
+    assert len(found(run(step, step, task="Find my order."), "unknown_origin")) == 1
+
+
+def test_value_in_a_recording_without_any_input_is_not_reported() -> None:
+    step = call("get", {"order_id": "ZX81QL"}, "ok")
+    assert found(run(step), "unknown_origin") == ()
+    assert len(found(run(user("Hello"), step), "unknown_origin")) == 1
 
 
 @pytest.mark.parametrize(
@@ -66,12 +72,12 @@ def test_freely_chosen_value_is_not_reported(arguments: dict[str, object]) -> No
 
 
 def test_value_created_by_agent_has_lower_probability() -> None:
-    (finding,) = found(run(call("create_ticket", {"ticket_id": "T7781"})), "unknown_origin")
+    (finding,) = found(run(user("Hi"), call("create_ticket", {"ticket_id": "T7781"})), "unknown_origin")
     assert finding.probability < 0.5
 
 
 def test_options_disable_parts() -> None:
-    trajectory = run(call("do", {"amount": 299, "day": "2031-05-20", "order_id": "ZX81QL"}))
+    trajectory = run(user("Hi"), call("do", {"amount": 299, "day": "2031-05-20", "order_id": "ZX81QL"}))
     names = [f.data["argument"] for f in found(trajectory, "unknown_origin", numbers=False, dates=False)]
     assert names == ["order_id"]
     assert found(trajectory, "unknown_origin", ignore=["amount", "day", "order_id"]) == ()
@@ -96,7 +102,7 @@ def test_other_words_do_not_admit_invention(text: str) -> None:
 def test_option_that_the_agent_offered_and_the_user_answered_is_known() -> None:
     offer = said("I suggest the booking code QX7781 for you.")
     take = call("book", {"ref": "QX7781"}, "ok")
-    assert found(run(offer, take), "unknown_origin") != ()
+    assert found(run(user("Hi"), offer, take), "unknown_origin") != ()
     assert found(run(offer, user("Yes, take that one."), take), "unknown_origin") == ()
 
 
@@ -104,4 +110,4 @@ def test_sum_and_difference_of_known_numbers_are_known() -> None:
     read = call("get_prices", {}, '{"first": 410, "second": 275}')
     assert found(run(read, call("pay", {"amount": 685}, "ok")), "unknown_origin") == ()
     assert found(run(read, call("pay", {"amount": 135}, "ok")), "unknown_origin") == ()
-    assert found(run(read, call("pay", {"amount": 777}, "ok")), "unknown_origin") != ()
+    assert found(run(user("Hi"), read, call("pay", {"amount": 777}, "ok")), "unknown_origin") != ()

@@ -257,11 +257,12 @@ _BRIEF = (
 )
 
 
-def test_short_answer_of_a_read_only_run_is_a_candidate() -> None:
+def test_short_answer_of_a_run_with_tools_is_a_candidate() -> None:
     look = _say("", "a", ToolCall(id="1", name="search_ledgers"), result="Oslo: 40 barrels")
     change = _say("", "a", ToolCall(id="2", name="update_ledger"), result="done")
     assert analyze_layout(_build_run(look, look, _say("Oslo"))).candidates == (0, 1, 2)
-    assert analyze_layout(_build_run(look, change, _say("Oslo"))).candidates == (0, 1)
+    assert analyze_layout(_build_run(look, change, _say("Oslo"))).candidates == (0, 1, 2)
+    assert analyze_layout(_build_run(_say("I look it up in a ledger."), _say("Oslo"))).candidates == (0,)
 
 
 def test_turn_that_repeats_its_prompt_is_not_a_candidate() -> None:

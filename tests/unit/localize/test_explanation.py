@@ -10,14 +10,20 @@ TASK = "What is the difference in population between the towns of Alder and Birc
 CODE = "```python\nprint({a} - {b})\n```"
 
 
-def hypothesis(said: str, answer: str, *, step: int) -> Hypothesis:
+def hypothesis(
+    said: str,
+    answer: str,
+    *,
+    step: int,
+    repair: str = "exitcode: 0 (execution succeeded)\nCode output: 68750",
+) -> Hypothesis:
     """Return the hypothesis for a step of a short run: an analyst's message, and the failure of its code."""
     turns = [
         (Source.AGENT, "Analyst", f"The task: {TASK} Plan: find both populations, then subtract them."),
         (Source.AGENT, "Analyst", said),
         (Source.ENVIRONMENT, "Terminal", answer),
         (Source.AGENT, "Analyst", f"Let me correct that.\n{CODE.format(a=73715, b=4965)}"),
-        (Source.ENVIRONMENT, "Terminal", "exitcode: 0 (execution succeeded)\nCode output: 68750"),
+        (Source.ENVIRONMENT, "Terminal", repair),
         (Source.AGENT, "Analyst", "The difference is 68,750, from 73,715 for Alder and 4,965 for Birch."),
     ]
     steps = tuple(
@@ -41,8 +47,17 @@ def test_invented_values_explain_more_than_the_resulting_error():
 
 def test_error_is_the_explanation_of_last_resort():
     said = "I look both up in the table of towns.\n```python\nprint(table['Alder'] - table['Birch'])\n```"
-    found = hypothesis(said, "exitcode: 1 (execution failed)\nCode output: NameError: table", step=1)
+    error = "exitcode: 1 (execution failed)\nCode output: NameError: table"
+    found = hypothesis(said, error, step=1, repair=error)
     assert found.module in {"system", "action"}
+    assert any(e.step == 2 and "exitcode: 1" in e.quote for e in found.evidence)
+
+
+def test_repaired_error_is_quoted_without_a_code_and_an_instruction():
+    said = "I look both up in the table of towns.\n```python\nprint(table['Alder'] - table['Birch'])\n```"
+    found = hypothesis(said, "exitcode: 1 (execution failed)\nCode output: NameError: table", step=1)
+    assert (found.codes, found.correction) == ((), "")
+    assert found.reason.startswith("a fault that step 3 repaired: ")
     assert any(e.step == 2 and "exitcode: 1" in e.quote for e in found.evidence)
 
 
@@ -50,7 +65,7 @@ def test_step_without_a_finding_and_a_passage_has_no_code_and_no_instruction():
     said = "I look both up in the table of towns.\n```python\nprint(table['Alder'] - table['Birch'])\n```"
     found = hypothesis(said, "exitcode: 0 (execution succeeded)\nCode output: 68750", step=1)
     assert (found.codes, found.correction, found.evidence) == ((), "", ())
-    assert "later steps use the results of its calls" in found.reason
+    assert found.reason == "no finding and no quoted passage supports this step"
 
 
 def test_ranking_without_evidence_is_called_weak_with_the_steps_to_look_at():

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from agentguard.detect.result_classification import ResultClassification
-from agentguard.detect.tool_names import is_terminal_tool, is_write_tool
+from agentguard.detect.tool_names import is_terminal_tool
 from agentguard.judge.embedded.features.outcomes import classify_outcome, has_no_action
 from agentguard.judge.embedded.features.text_scan import TextScan, extract_words, scan_text
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -211,17 +211,10 @@ def _find_candidates(
     if len(steps) > 1 and _is_closing(steps[-1], roles, scans):
         last = steps[-1]
         steps = [i for i in steps if i < last - 1 or not _is_closing(i, roles, scans)] or steps
-    answer = _find_read_only_answer(run, steps)
+    # However short, the answer of a run with tools is where a finding on the run's end lies.
+    answer = steps[-1] if any(step.tool_calls for step in run.steps) and steps else None
     substantial = [i for i in steps if _is_substantial(scans[i]) or run.steps[i].tool_calls or i == answer]
     return tuple((substantial if len(steps) > 1 else steps) or steps or working or range(len(roles)))
-
-
-def _find_read_only_answer(run: Trajectory, steps: Sequence[int]) -> int | None:
-    """Return the final turn of a run that changed nothing: the answer is then its only effect."""
-    calls = [call for step in run.steps for call in step.tool_calls]
-    if not steps or not calls or any(is_write_tool(call.name) for call in calls):
-        return None
-    return steps[-1]
 
 
 def _is_prompt_echo(run: Trajectory, index: int, scans: Sequence[TextScan]) -> bool:

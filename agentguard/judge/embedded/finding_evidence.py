@@ -1,0 +1,69 @@
+"""Findings of detectors as evidence for the root cause in a run of an unknown agent.
+
+Most findings name the step that caused them. A repetition, or an error to which no agent reacts, is a
+consequence: it counts at the candidate before it, such as the first occurrence of a repeated call.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from agentguard.detect.base import Finding
+from agentguard.judge.embedded.conditional_logit import Array
+from agentguard.judge.embedded.features.table import StepTable
+from agentguard.judge.embedded.transfer_ranker import is_single_agent
+
+CONSEQUENCE_DETECTORS: Final = frozenset({
+    "exact_loop", "goal_drift", "near_loop", "no_progress", "oscillation", "paraphrased_repetition",
+    "refetch", "repeated_plan", "tool_error_ignored",
+})  # fmt: skip
+"""Detectors whose findings name a consequence of the root cause."""
+
+# Log-odds that a certain finding adds to its step. In a single agent's log the order of turns carries little
+# information and the results carry much, so findings outrank the prior.
+_LOG_ODDS, _LOG_ODDS_SINGLE_AGENT = 2.0, 5.0
+_MIN_PROBABILITY = 0.2  # a repaired fault keeps 0.4 of its probability, and counts if it was likely
+_LATER_FINDING_DECAY = 0.6
+_EPISODE_STEPS = 3  # a detector that fires again within these steps reports the same problem
+
+
+def find_cause_row(steps: Sequence[int], finding: Finding) -> int | None:
+    """Return the row of the candidate for which a finding is evidence; None if no candidate precedes it.
+
+    Args:
+        steps: ascending indices of the candidates.
+        finding: finding at any step, such as that of a result.
+    """
+    row = bisect_right(steps, finding.step) - 1
+    if row < 0:
+        return None
+    return max(0, row - 1) if finding.detector in CONSEQUENCE_DETECTORS else row
+
+
+def weight_by_findings(probabilities: Array, table: StepTable, findings: Sequence[Finding]) -> Array:
+    """Increase the probability of steps with findings, the best evidence on an unknown kind of log.
+
+    The earliest finding counts most, since later errors are often its consequences. For the same reason, a
+    detector that fires again within `_EPISODE_STEPS` counts only at its first step, or if another detector
+    fires there too.
+    """
+    best: dict[int, float] = {}
+    last: dict[str, int] = {}
+    for finding in sorted(findings, key=lambda f: f.step):
+        row = find_cause_row(table.steps, finding)
+        if row is None or finding.probability < _MIN_PROBABILITY:
+            continue
+        goes_on = finding.step - last.get(finding.detector, -_EPISODE_STEPS - 1) <= _EPISODE_STEPS
+        last[finding.detector] = finding.step
+        if not goes_on or row in best:
+            best[row] = max(best.get(row, 0.0), min(1.0, finding.probability))
+    pull = np.zeros(len(probabilities))
+    strength = _LOG_ODDS_SINGLE_AGENT if is_single_agent(table.values) else _LOG_ODDS
+    for order, row in enumerate(sorted(best)):
+        pull[row] = strength * best[row] * _LATER_FINDING_DECAY**order
+    weights = probabilities * np.exp(pull)
+    return np.asarray(weights / weights.sum())
