@@ -69,6 +69,10 @@ _OBJECTION_EXEMPTION = re.compile(
     r"\A\W*no,? (?:that(?:'s| is) (?:all|it|everything|fine)"
     r"|thank|problem|nothing|more|further|i don't need|other)"
 )
+_CORRECTION_PATTERN = re.compile(
+    r"\A\W*actually\b"
+    r"|\b(?:i(?:'d| would)? (?:prefer|rather)|(?:can|could|would) you|please)\b[^.?!\n]{0,120}\binstead\b"
+)
 _MAX_READ_CHARS = 4_000
 
 
@@ -111,6 +115,11 @@ def find_objection(lower_text: str) -> tuple[int, int] | None:
     if _OBJECTION_EXEMPTION.match(lower_text):
         return None
     return _span(_OBJECTION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
+
+
+def find_correction(lower_text: str) -> tuple[int, int] | None:
+    """Find a request for something else than what was done, such as "Actually, I'd prefer ..."."""
+    return _span(_CORRECTION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
 
 
 def _span(match: re.Match[str] | None) -> tuple[int, int] | None:

@@ -231,7 +231,7 @@ def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding])
     ]
     findings_by_row: dict[int | None, list[Finding]] = {}
     for finding in findings:
-        findings_by_row.setdefault(find_cause_row(table.steps, finding), []).append(finding)
+        findings_by_row.setdefault(find_cause_row(table, finding), []).append(finding)
     hypotheses = []
     for row in rows:
         step = table.steps[row]

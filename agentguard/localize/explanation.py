@@ -176,7 +176,7 @@ def _quote_announcement(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
     """Quote the sentence with the first number that neither the task nor an earlier step contains.
 
-    A number inside a word or an address does not count. The first step of an agent quotes nothing: there is
+    A number inside a word or an address, or in a line with a calculation, does not count. The first step of an agent quotes nothing: there is
     no result yet that could contain the number.
     """
     steps = layout.run.steps
@@ -185,13 +185,25 @@ def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
     content = steps[index].content
     for match in _NUMBER.finditer(content):
         number = match.group().rstrip(".,")
-        if len(number) > 1 and not _is_known_number(number, layout, index):
+        if len(number) < 2 or _is_calculated(content, match.start()):
+            continue
+        if not _is_known_number(number, layout, index):
             return quote_span(steps[index], "content", *find_sentence(to_lower(content), *match.span()))
     return ()
 
 
+def _is_calculated(content: str, position: int) -> bool:
+    """Return whether the line at a position shows how its numbers are calculated."""
+    start = content.rfind("\n", 0, position) + 1
+    end = content.find("\n", position)
+    return any(
+        sign in content[start : end if end >= 0 else len(content)] for sign in ("=", "\u2248", "\\approx")
+    )
+
+
 def _is_known_number(number: str, layout: RunLayout, index: int) -> bool:
-    forms = {number, number.replace(",", "")}
+    whole, point, decimals = number.replace(",", "").partition(".")
+    forms = {number, f"{whole}{point}{decimals}", f"{int(whole):,}{point}{decimals}"}
     texts = (text for step in layout.run.steps[:index] for _, text in step.texts())
     return any(form in text for text in (layout.run.task, *texts) for form in forms)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from agentguard.detect._text import find_sentence
-from agentguard.detect.answer_patterns import find_confirmation, find_objection
+from agentguard.detect.answer_patterns import find_confirmation, find_correction, find_objection
 from agentguard.detect.base import Finding, RunRequirements
 from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
 from agentguard.detect.evidence import quote_span
@@ -97,10 +97,13 @@ class ConfirmedNotDone(BaseDetector):
 
 
 class UserObjection(BaseDetector):
-    """Detector of an objection of the user after a change."""
+    """Detector of an objection of the user after a change, or of a correction in the user's reply to it."""
 
     name = "user_objection"
-    summary = "the user objects after a change; the finding names the last change before the objection"
+    summary = (
+        "the user objects after a change, or asks in the reply to it for something else; the finding names "
+        "the last change before"
+    )
     codes = ("agent_error:action.misalignment", "mast:disobey_task_specification")
     requirements = RunRequirements(turns=1, calls=True)
     observed_sources = (Source.AGENT, Source.USER)
@@ -108,20 +111,26 @@ class UserObjection(BaseDetector):
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
         self._last_write: Step | None = None
+        self._has_reply = False
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Record the last change; check the user's next turns."""
+        """Record the last change; check the user's next turns, and the first of them for a correction."""
         facts = view.get_facts(step)
         if step.source is Source.AGENT:
             if any(
                 is_write_tool(call.name) and (result is None or result.error is None)
                 for call, result in facts.call_results
             ):
-                self._last_write = step
+                self._last_write, self._has_reply = step, False
             return NO_FINDINGS
         write = self._last_write
-        span = find_objection(facts.lower_text) if write is not None else None
-        if write is None or span is None:
+        if write is None:
+            return NO_FINDINGS
+        span = find_objection(facts.lower_text)
+        if span is None and not self._has_reply:
+            span = find_correction(facts.lower_text)
+        self._has_reply = True
+        if span is None:
             return NO_FINDINGS
         self._last_write = None
         return (

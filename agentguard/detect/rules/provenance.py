@@ -36,6 +36,11 @@ _CREATING_TOOL_PATTERN = re.compile(
 _TEXT_ARGUMENT_PATTERN = re.compile(
     r"(?:^|_)(?:code|command|cmd|script|query|expression|path|file\w*|content|text|url|regex)$"
 )
+_SETTING_PATTERN = re.compile(
+    r"(?:^|_)(?:timeout|limit|offset|max|min|page|depth|delay|wait|retries|width|height|lines|tokens|results)(?:_|$)"
+    r"|^timeout|^max[A-Z]|^num(?:_|[A-Z])|(?:Limit|Timeout|Ms|Tokens|Results)$"
+)
+"""Names of arguments that set how a call is made; the agent chooses their numbers."""
 _LITERALS = re.compile(r"=\s*[\[{(][^\n]{0,400}\d")
 _CORRECTION = "Do not go on with assumed data. Get the real data, or say that it could not be had."
 _NUMBER_PATTERN = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?![\w-])")
@@ -145,7 +150,7 @@ class UnknownProvenance(BaseDetector):
         if not isinstance(value, str):
             amount = parse_number(value)
             large = amount is not None and _MIN_CHECKED_NUMBER <= abs(amount) < 1e15
-            return 0.45 if self.numbers and large else 0.0
+            return 0.45 if self.numbers and large and not _SETTING_PATTERN.search(name) else 0.0
         if not 4 <= len(value) <= 128 or value.isalpha():
             return 0.0
         kind = self._classify_value(name, value)

@@ -28,20 +28,25 @@ CONSEQUENCE_DETECTORS: Final = frozenset({
 _LOG_ODDS, _LOG_ODDS_SINGLE_AGENT = 2.0, 5.0
 _MIN_PROBABILITY = 0.2  # a repaired fault keeps 0.4 of its probability, and counts if it was likely
 _LATER_FINDING_DECAY = 0.6
+_MAX_ROWS_BACK = 8  # further away, the turn before is the better guess
 _EPISODE_STEPS = 3  # a detector that fires again within these steps reports the same problem
 
 
-def find_cause_row(steps: Sequence[int], finding: Finding) -> int | None:
+def find_cause_row(table: StepTable, finding: Finding) -> int | None:
     """Return the row of the candidate for which a finding is evidence; None if no candidate precedes it.
 
-    Args:
-        steps: ascending indices of the candidates.
-        finding: finding at any step, such as that of a result.
+    A finding on a result, which another speaker reports, is evidence for the candidate before the result.
     """
-    row = bisect_right(steps, finding.step) - 1
+    row = bisect_right(table.steps, finding.step) - 1
     if row < 0:
         return None
-    return max(0, row - 1) if finding.detector in CONSEQUENCE_DETECTORS else row
+    if finding.detector not in CONSEQUENCE_DETECTORS:
+        return row
+    layout, is_action = table.layout, table.layout.is_action(table.steps[row])
+    for earlier in range(row - 1, max(-1, row - 1 - _MAX_ROWS_BACK), -1):
+        if table.agents[earlier] == table.agents[row] and layout.is_action(table.steps[earlier]) == is_action:
+            return earlier
+    return max(0, row - 1)
 
 
 def weight_by_findings(probabilities: Array, table: StepTable, findings: Sequence[Finding]) -> Array:
@@ -54,7 +59,7 @@ def weight_by_findings(probabilities: Array, table: StepTable, findings: Sequenc
     best: dict[int, float] = {}
     last: dict[str, int] = {}
     for finding in sorted(findings, key=lambda f: f.step):
-        row = find_cause_row(table.steps, finding)
+        row = find_cause_row(table, finding)
         if row is None or finding.probability < _MIN_PROBABILITY:
             continue
         goes_on = finding.step - last.get(finding.detector, -_EPISODE_STEPS - 1) <= _EPISODE_STEPS

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentguard.judge.embedded.conditional_logit import Array
-from agentguard.judge.embedded.features.roles import RunLayout
+from agentguard.judge.embedded.features.roles import RunLayout, render_arguments
 from agentguard.trajectory.model import Source, ToolCall
 
 _BUCKETS: Final = 2_048  # for the closing message, and as many for the actions
@@ -56,7 +56,7 @@ def count_run_text(layout: RunLayout) -> Array:
 
 def _describe_action(call: ToolCall) -> str:
     """Return the tool with the first words of its arguments, since a shell is one tool with many commands."""
-    arguments = call.raw_arguments or " ".join(map(str, (call.arguments or {}).values()))
+    arguments = render_arguments(call)
     words = _WORD.findall(arguments[:_MAX_ARGUMENT_CHARS].lower())
     return " ".join((call.name, *words[:_MAX_ARGUMENT_WORDS]))
 

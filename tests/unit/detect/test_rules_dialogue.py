@@ -45,6 +45,19 @@ def test_objection_after_a_change_names_the_change() -> None:
 
 
 @pytest.mark.parametrize(
+    "reply", ["Actually, I'd prefer the cheaper one.", "Can you book it for Monday instead?"]
+)
+def test_correction_is_an_objection_only_in_the_reply_to_a_change(reply: str) -> None:
+    change = (call("book_flight", {"id": 7}, "ok"), said("Flight 7 is booked."))
+    (finding,) = found(run(*change, user(reply)), "user_objection")
+    assert (finding.step, finding.noticed_at) == (0, 2)
+    assert (
+        found(run(*change, user("Thanks! A second matter."), said("Yes?"), user(reply)), "user_objection")
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
     "reply", ["No, that is all, thank you.", "Great!", "Could you do the other one too?"]
 )
 def test_friendly_reply_after_a_change_has_no_finding(reply: str) -> None:

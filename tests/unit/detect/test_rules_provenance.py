@@ -59,6 +59,8 @@ def test_value_in_a_recording_without_any_input_is_not_reported() -> None:
     "arguments",
     [
         {"count": 3},
+        {"timeout": 60000},
+        {"numResults": 250},
         {"direction": "north"},
         {"query": "hotels2 near x99"},
         {"path": "src/a1.py"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentguard.guard import Guard
 from agentguard.localize.base import Hypothesis
-from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
 TASK = "What is the difference in population between the towns of Alder and Birch?"
 CODE = "```python\nprint({a} - {b})\n```"
@@ -89,3 +89,16 @@ def test_first_answer_of_a_chat_is_no_invention():
     )
     (answer,) = [one for one in diagnosis.hypotheses if one.step == 1]
     assert "agentrx:invention_of_new_information" not in answer.codes
+
+
+def test_calculated_number_and_number_of_a_later_result_part_are_not_unsourced():
+    steps = (
+        Step(index=0, source=Source.AGENT, agent="a", content="I look up the height and the weight.",
+             tool_calls=(ToolCall(id="1", name="get_row", arguments={}),),
+             observations=(Observation(content="x" * 5_000 + " weight 1,460", call_id="1"),)),
+        Step(index=1, source=Source.AGENT, agent="a",
+             content="The weight is 1460.\nThe ratio is 1460 / 17 = 85.88.\nSee https://example.com/99."),
+    )  # fmt: skip
+    run = Trajectory(id="bmi", format="test", task="What is the ratio?", steps=steps)
+    given = Guard(options={"given_failed": True}).diagnose(run)
+    assert next(h for h in given.hypotheses if h.step == 1).codes == ()

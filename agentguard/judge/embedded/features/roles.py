@@ -13,10 +13,11 @@ from enum import StrEnum
 from itertools import pairwise
 
 from agentguard.detect.result_classification import ResultClassification
+from agentguard.detect.step_facts import canonicalize_json
 from agentguard.detect.tool_names import is_terminal_tool
 from agentguard.judge.embedded.features.outcomes import classify_outcome, has_no_action
 from agentguard.judge.embedded.features.text_scan import TextScan, extract_words, scan_text
-from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 
 _MAX_RELAY_WORDS = 6
 _MAX_EMPTY_WORDS = 3
@@ -127,8 +128,12 @@ def analyze_layout(run: Trajectory) -> RunLayout:
 
 
 def _collect_step_text(step: Step) -> str:
-    texts = [text for field, text in step.texts() if not field.startswith("observations")]
-    return texts[0] if len(texts) == 1 else "\n".join(texts)
+    return "\n".join(filter(None, (step.reasoning, step.content, *map(render_arguments, step.tool_calls))))
+
+
+def render_arguments(call: ToolCall) -> str:
+    """Return the arguments in one spelling, whatever white space and order of keys the recording has."""
+    return (call.raw_arguments or "") if call.arguments is None else canonicalize_json(call.arguments)
 
 
 def _scan_observations(step: Step) -> TextScan | None:

@@ -14,7 +14,7 @@ from agentguard.detect.result_classification import classify_result
 from agentguard.detect.tool_names import is_read_tool, is_terminal_tool, is_write_tool
 from agentguard.judge.embedded.features.catalogue import Feature
 from agentguard.judge.embedded.features.lexicon import CLASS_NAMES, WORD_CLASSES
-from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
+from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole, render_arguments
 from agentguard.judge.embedded.features.text_scan import TextScan
 from agentguard.trajectory.model import Observation, ToolCall
 
@@ -137,12 +137,10 @@ def _is_error(seen: Observation) -> bool:
 def _list_calls(layout: RunLayout) -> list[_Call]:
     calls = []
     for step in layout.run.steps:
-        texts = dict(step.texts()) if step.tool_calls else {}
         by_id = {observation.call_id: observation for observation in step.observations if observation.call_id}
         for index, call in enumerate(step.tool_calls):
             same_position = step.observations[index] if index < len(step.observations) else None
-            text = texts.get(f"tool_calls[{index}]", "")
-            calls.append(_Call(step.index, call, by_id.get(call.id, same_position), text))
+            calls.append(_Call(step.index, call, by_id.get(call.id, same_position), render_arguments(call)))
     return calls
 
 

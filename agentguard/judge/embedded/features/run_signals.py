@@ -17,7 +17,7 @@ from agentguard.detect._text import to_lower
 from agentguard.detect.base import Finding
 from agentguard.detect.result_classification import classify_result
 from agentguard.judge.embedded.features.lexicon import CLASS_NAMES
-from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
+from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole, render_arguments
 from agentguard.judge.embedded.features.run_level import compute_run_features
 from agentguard.trajectory.model import Observation
 
@@ -105,14 +105,7 @@ def _is_error(result: Observation) -> bool:
 
 
 def _measure_calls(layout: RunLayout) -> dict[str, float]:
-    calls = [
-        (call.name, text)
-        for step in layout.run.steps
-        if step.tool_calls
-        for texts in (dict(step.texts()),)
-        for index, call in enumerate(step.tool_calls)
-        for text in (texts.get(f"tool_calls[{index}]", ""),)
-    ]
+    calls = [(call.name, render_arguments(call)) for step in layout.run.steps for call in step.tool_calls]
     repeats = _count_repeats(calls)
     return {
         "repeated_calls": repeats,
