@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from agentguard.detect._text import find_sentence, to_lower
 from agentguard.detect.base import Evidence, Finding
@@ -49,6 +50,9 @@ class FailureExplanation:
 
 
 _MAX_QUOTES = 3
+_MAX_NUMBERS = 20
+_MAX_DIGITS = 30
+_CALCULATION_SIGNS = ("=", "\u2248", "\\approx")
 _SPECIFIC_RULES = frozenset({"made_up", "gave_up", "unsourced"})
 """Rules that are more specific than an error from the environment."""
 _MODULES = ("memory", "reflection", "planning", "action", "system")
@@ -176,14 +180,14 @@ def _quote_announcement(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
     """Quote the sentence with the first number that neither the task nor an earlier step contains.
 
-    A number inside a word or an address, or in a line with a calculation, does not count. The first step of an agent quotes nothing: there is
-    no result yet that could contain the number.
+    A number inside a word or an address, or in a line with a calculation, does not count. The first step of
+    an agent quotes nothing: there is no result yet that could contain the number.
     """
     steps = layout.run.steps
     if not any(one.source == "agent" or one.observations for one in steps[:index]):
         return ()
     content = steps[index].content
-    for match in _NUMBER.finditer(content):
+    for match in islice(_NUMBER.finditer(content), _MAX_NUMBERS):
         number = match.group().rstrip(".,")
         if len(number) < 2 or _is_calculated(content, match.start()):
             continue
@@ -196,14 +200,15 @@ def _is_calculated(content: str, position: int) -> bool:
     """Return whether the line at a position shows how its numbers are calculated."""
     start = content.rfind("\n", 0, position) + 1
     end = content.find("\n", position)
-    return any(
-        sign in content[start : end if end >= 0 else len(content)] for sign in ("=", "\u2248", "\\approx")
-    )
+    line = content[start : end if end >= 0 else len(content)]
+    return any(sign in line for sign in _CALCULATION_SIGNS)
 
 
 def _is_known_number(number: str, layout: RunLayout, index: int) -> bool:
     whole, point, decimals = number.replace(",", "").partition(".")
-    forms = {number, f"{whole}{point}{decimals}", f"{int(whole):,}{point}{decimals}"}
+    forms = {number, f"{whole}{point}{decimals}"}
+    if len(whole) < _MAX_DIGITS:
+        forms.add(f"{int(whole):,}{point}{decimals}")
     texts = (text for step in layout.run.steps[:index] for _, text in step.texts())
     return any(form in text for text in (layout.run.task, *texts) for form in forms)
 

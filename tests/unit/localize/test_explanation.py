@@ -97,7 +97,7 @@ def test_calculated_number_and_number_of_a_later_result_part_are_not_unsourced()
              tool_calls=(ToolCall(id="1", name="get_row", arguments={}),),
              observations=(Observation(content="x" * 5_000 + " weight 1,460", call_id="1"),)),
         Step(index=1, source=Source.AGENT, agent="a",
-             content="The weight is 1460.\nThe ratio is 1460 / 17 = 85.88.\nSee https://example.com/99."),
+             content="The weight is 1460.\nTwice that = 2920."),
     )  # fmt: skip
     run = Trajectory(id="bmi", format="test", task="What is the ratio?", steps=steps)
     given = Guard(options={"given_failed": True}).diagnose(run)
