@@ -43,6 +43,8 @@ def find_cause_row(table: StepTable, finding: Finding) -> int | None:
     if finding.detector not in CONSEQUENCE_DETECTORS:
         return row
     layout, is_action = table.layout, table.layout.is_action(table.steps[row])
+    if finding.detector == "tool_error_ignored" and not is_action:
+        return row  # an answer after an error is the fault; a further call is its consequence
     for earlier in range(row - 1, max(-1, row - 1 - _MAX_ROWS_BACK), -1):
         if table.agents[earlier] == table.agents[row] and layout.is_action(table.steps[earlier]) == is_action:
             return earlier

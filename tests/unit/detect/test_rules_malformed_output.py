@@ -146,3 +146,17 @@ def test_empty_turn_with_unknown_content_is_not_accused() -> None:
     assert found(replace(told, is_content_recorded=False), "empty_output") == ()
     unread = (told.steps[0], replace(told.steps[1], unknown_parts=("image",)))
     assert found(replace(told, steps=unread), "empty_output") == ()
+
+
+def test_stop_reason_of_a_refusal_is_a_refusal_and_no_empty_turn() -> None:
+    refused = run(user("Hello"), said("", stop_reason="refusal"))
+    (finding,) = found(refused, "refusal")
+    assert "refusal" in finding.message
+    assert found(refused, "empty_output") == ()
+    assert found(run(user("Hello"), said("", stop_reason="end_turn")), "refusal") == ()
+
+
+def test_stop_reason_of_a_length_limit_is_a_truncation() -> None:
+    (finding,) = found(run(user("Hello"), said("The first", stop_reason="max_tokens")), "truncated_output")
+    assert finding.probability == 0.7
+    assert found(run(user("Hello"), said("The first", stop_reason="end_turn")), "truncated_output") == ()

@@ -107,3 +107,13 @@ def test_empty_last_turn_after_tool_results_is_reported_with_the_highest_probabi
     assert found(run(user("go"), said("")), "premature_end") == ()
     (finding,) = found(run(look, plan("pending", "pending"), call("look", {})), "premature_end")
     assert "task list" in finding.message
+
+
+def test_open_items_that_a_later_request_of_the_user_replaces_are_not_reported() -> None:
+    steps = [
+        plan("pending", "pending"),
+        call("edit", {}, "ok"),
+        user("Now rename the file."),
+        said("Renamed it."),
+    ]
+    assert found(run(*steps), "premature_end") == ()

@@ -122,3 +122,16 @@ def test_unparsable_action_is_reported(step: dict[str, object]) -> None:
 )
 def test_parsable_action_is_not_reported(step: dict[str, object]) -> None:
     assert found(run(step), "unparsable_action") == ()
+
+
+def test_tool_of_a_server_is_not_unknown() -> None:
+    server = ToolSpec(name="mcp", extra={"type": "mcp", "server_label": "search"})
+    assert found(run(call("web_search", {}, "ok"), tools=[server]), "unknown_tool") == ()
+    assert found(run(call("web_search", {}, "ok"), tools=[tool("other")]), "unknown_tool") != ()
+
+
+def test_free_text_of_a_custom_tool_is_not_unparsable() -> None:
+    custom = ToolSpec(name="write_sql", extra={"type": "custom"})
+    query = call("write_sql", "SELECT 1")
+    assert found(run(query, tools=[custom]), "unparsable_action") == ()
+    assert found(run(query, tools=[tool("write_sql")]), "unparsable_action") != ()

@@ -155,3 +155,8 @@ def test_select_outcome_rules_takes_the_least_strength_that_passed_runs_rarely_r
     )
     (rule,) = select_outcome_rules([system])
     assert (rule.sign, rule.strength) == ("repetition_kinds", 3.0)
+
+
+def test_find_signs_of_a_single_faulty_turn_has_no_share() -> None:
+    finding = build_finding("unknown_tool", 0.6, step=1)
+    assert "faulty_turns" not in find_signs(build_layout(2, is_open=True), [finding])

@@ -9,12 +9,13 @@ import pytest
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.errors import ConfigError, ModelFileError
+from agentguard.guard import Guard
 from agentguard.judge.embedded.model_files import CARD_FILE, get_default_folder
 from agentguard.judge.embedded.training import build_untrained_model, train_model
 from agentguard.judge.embedded.training_runs import encode_digests
 from agentguard.localize.base import Verdict
 from agentguard.localize.embedded import TRAINING_NOTE, EmbeddedLocalizer
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.unit.judge.runs import dialogue, group_chat, steered
 
 
@@ -173,3 +174,10 @@ def test_run_of_the_training_data_is_noted(tmp_path: Path) -> None:
     trained = EmbeddedLocalizer(model=tmp_path / "model")
     assert TRAINING_NOTE in trained.locate(run, ()).notes
     assert TRAINING_NOTE not in trained.locate(group_chat(2).trajectory, ()).notes
+
+
+def test_run_without_a_step_of_an_agent_has_no_hypothesis() -> None:
+    steps = (Step(index=0, source=Source.USER, agent="user", content="Hello, is anybody there?"),)
+    diagnosis = Guard().diagnose(Trajectory(id="r", format="test", task="", steps=steps))
+    assert (diagnosis.verdict, diagnosis.hypotheses) == (Verdict.ABSTAINED, ())
+    assert "no step of an agent" in diagnosis.notes[0]

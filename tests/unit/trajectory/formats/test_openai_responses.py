@@ -192,3 +192,12 @@ def test_errors_name_the_location(value: Any, field: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse("openai_responses", value)
     assert caught.value.field == field
+
+
+def test_result_of_a_shell_keeps_its_fields() -> None:
+    result = {"stdout": "Hello", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    shell = {"type": "shell_call", "call_id": "c1", "action": {"commands": ["echo Hello"]}}
+    output = {"type": "shell_call_output", "call_id": "c1", "output": [result]}
+    record = parse("openai_responses", response("r1", None, "Say hello.", shell, output, message("Hello.")))
+    (seen,) = record.trajectory.steps[1].observations
+    assert json.loads(seen.content) == result
