@@ -75,7 +75,7 @@ def explain_step(
     supported = [(rule, quotes) for rule, quotes in matches if quotes]
     specific = next((match for match in supported if match[0].name in _SPECIFIC_RULES), None)
     if findings and not (specific and all(map(_is_environmental, findings))):
-        return _explain_by_findings(findings)
+        return _explain_by_findings(index, findings)
     chosen = specific or next(
         (match for match in supported if not (repaired and match[0].name == "failed")), None
     )
@@ -107,9 +107,11 @@ def _describe_repaired_fault(repaired: Sequence[Finding]) -> str:
     return f"a fault that step {repair} repaired: {message}"
 
 
-def _explain_by_findings(findings: list[Finding]) -> FailureExplanation:
+def _explain_by_findings(index: int, findings: list[Finding]) -> FailureExplanation:
+    """Explain a step by the findings at it, then by those of its consequences."""
     ranked_findings = sorted(
-        findings, key=lambda f: (_is_environmental(f), -f.probability, f.detector, f.message)
+        findings,
+        key=lambda f: (_is_environmental(f), f.step != index, -f.probability, f.detector, f.message),
     )
     codes = tuple(dict.fromkeys(code for finding in ranked_findings for code in finding.codes))
     quotes = dict.fromkeys(quote for finding in ranked_findings for quote in finding.evidence)
