@@ -38,9 +38,7 @@ _ERROR_DETECTORS: Final = frozenset({
     "unknown_tool", "unparsable_action", "unusable_result_accepted",
 })  # fmt: skip
 _MIN_SHARE_TURNS: Final = 5  # a faulty turn of a very short run is not a large share
-_MIN_FAULTY_TURNS: Final = (
-    2  # one finding is no amount: its detector would decide alone, whatever its card says
-)
+_MIN_FAULTY_TURNS: Final = 2  # with one, a detector that its card excludes would decide alone
 _STRENGTHS: Final[Mapping[str, Sequence[float]]] = {
     "repetition_kinds": (2.0, 3.0),
     "repetition_kinds_while_acting": (1.0, 2.0, 3.0),

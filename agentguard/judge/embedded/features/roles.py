@@ -216,7 +216,7 @@ def _find_candidates(
     if len(steps) > 1 and _is_closing(steps[-1], roles, scans):
         last = steps[-1]
         steps = [i for i in steps if i < last - 1 or not _is_closing(i, roles, scans)] or steps
-    # However short, the answer of a run with tools is where a finding on the run's end lies.
+    # The answer of a run with tools is a candidate even if it is short: findings on the end name it.
     answer = steps[-1] if any(step.tool_calls for step in run.steps) and steps else None
     substantial = [i for i in steps if _is_substantial(scans[i]) or run.steps[i].tool_calls or i == answer]
     return tuple((substantial if len(steps) > 1 else steps) or steps or working or range(len(roles)))
