@@ -20,7 +20,7 @@ from agentguard.detect.result_classification import ResultStatus
 from agentguard.detect.step_facts import StepFacts, canonicalize_json
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Reject, Restart, Rewind
-from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan
+from agentguard.recover.plan import REPEATED_CALL_TRIGGER, Recovery, RecoveryOutcome, RecoveryPlan
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 
@@ -75,10 +75,14 @@ class OutcomeVerification:
             return RecoveryOutcome.REFUTED
         later_steps = run.steps[begin:end]
         is_rejection = any(isinstance(action, Reject) for action in recovery.plan.actions)
+        is_hold = recovery.trigger == REPEATED_CALL_TRIGGER
         if is_rejection and _is_turn_repeated(run, begin, later_steps):
-            return RecoveryOutcome.REFUTED
+            # An agent that makes a held call again may need it: no fact decides.
+            return RecoveryOutcome.UNKNOWN if is_hold else RecoveryOutcome.REFUTED
         if not is_final and len(run.steps) < end:
             return RecoveryOutcome.PENDING
+        if is_hold and is_rejection:
+            return RecoveryOutcome.CONFIRMED
         return RecoveryOutcome.CONFIRMED if _has_new_result(run, begin, end) else RecoveryOutcome.UNKNOWN
 
     def _is_recurrence(self, recovery: Recovery, finding: Finding) -> bool:

@@ -13,6 +13,9 @@ from agentguard.detect.base import Evidence
 from agentguard.recover.actions import RecoveryAction
 from agentguard.recover.budget import BudgetUsage
 
+REPEATED_CALL_TRIGGER = "repeated_call"
+"""Trigger of a recovery that holds a call which succeeded before, with the same arguments."""
+
 
 class RecoveryTier(IntEnum):
     """Severity of a recovery.

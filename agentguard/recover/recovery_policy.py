@@ -10,6 +10,7 @@ from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.recover.adapter import adapt_strategy
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
+from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, EscalationLevel, SelectiveRedundancy
 from agentguard.recover.strategy import RecoveryStrategy, strategies
@@ -27,8 +28,6 @@ MALFORMED_CALL_TRIGGER = "malformed_call"
 MALFORMED_CALL_ESCALATION: tuple[EscalationLevel, ...] = ({"reprompt": {"times": 5}}, "escalate", "stop")
 """Default escalation policy of `MALFORMED_CALL_TRIGGER`; a model corrects a type more often than a value."""
 
-REPEATED_CALL_TRIGGER = "repeated_call"
-"""Name of the escalation policy for a call that succeeded before, with the same arguments."""
 REPEATED_CALL_ESCALATION: tuple[EscalationLevel, ...] = ("reprompt", "escalate")
 """Default escalation policy of `REPEATED_CALL_TRIGGER`; after its last level the call runs."""
 

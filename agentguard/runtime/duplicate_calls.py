@@ -11,7 +11,7 @@ from agentguard.detect.result_classification import ResultStatus, classify_resul
 from agentguard.detect.tool_names import normalize_tool_name
 from agentguard.recover.agent_messages import format_effects
 from agentguard.recover.effect_ledger import Effect, EffectLedger
-from agentguard.recover.recovery_policy import REPEATED_CALL_TRIGGER
+from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.trajectory.model import Source, Step, ToolCall
 
 DUPLICATE_CALL_TRIGGER: Final = "duplicate_call"

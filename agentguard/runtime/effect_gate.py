@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentguard.detect.base import Finding
-from agentguard.recover.recovery_policy import EFFECT_TRIGGER, MALFORMED_CALL_TRIGGER, REPEATED_CALL_TRIGGER
+from agentguard.recover.plan import REPEATED_CALL_TRIGGER
+from agentguard.recover.recovery_policy import EFFECT_TRIGGER, MALFORMED_CALL_TRIGGER
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.runtime.duplicate_calls import (
     DUPLICATE_CALL_TRIGGER,

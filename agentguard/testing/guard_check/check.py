@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
 from agentguard.recover.budget import RecoveryBudget
-from agentguard.recover.recovery_policy import EFFECT_TRIGGER, REPEATED_CALL_TRIGGER, RecoveryPolicy
+from agentguard.recover.plan import REPEATED_CALL_TRIGGER
+from agentguard.recover.recovery_policy import EFFECT_TRIGGER, RecoveryPolicy
 from agentguard.testing.contracts.integrations import (
     TASK,
     ContractRequest,

@@ -175,7 +175,7 @@ def test_show_prints_the_recoveries_of_the_guard(tmp_path: Path) -> None:
         assert guard.flush()
     shown = invoke("show", "trip", "--store", address)
     assert shown.exit_code == 0
-    assert "step 2 · reprompt · repeated_call · outcome unknown" in shown.stdout
+    assert "step 2 · reprompt · repeated_call · confirmed" in shown.stdout
 
 
 def test_show_computes_the_cost_with_the_prices_of_the_policy(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from agentguard.guard import Guard
 from agentguard.recover.actions import Escalate
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectState, ExecutionDecision
+from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
@@ -423,3 +424,18 @@ def test_escalation_policy_limits_refusals_of_malformed_calls() -> None:
 def test_reprompt_rejects_a_number_of_times_that_is_none(times: Any) -> None:
     with pytest.raises(ConfigError, match="expected 1 or more"):
         RecoveryPolicy(on_fail={"reprompt": {"times": times}}).build_planner()
+
+
+def test_heeded_hold_is_confirmed_and_a_call_made_again_decides_nothing() -> None:
+    outcomes = {}
+    for is_repeated in (True, False):
+        session = begin(effect="destructive")
+        execute(session, pair(TEN))
+        session.propose(pair(TEN))
+        if is_repeated:
+            assert session.propose(pair(TEN)) is None
+            execute(session, pair(TEN), "sent, receipt 8")
+        session.commit(Step(index=0, source=Source.AGENT, agent="clerk", content="Ann has 10."))
+        session.end()
+        outcomes[is_repeated] = session.recoveries[-1].outcome
+    assert outcomes == {True: RecoveryOutcome.UNKNOWN, False: RecoveryOutcome.CONFIRMED}

@@ -8,6 +8,7 @@ from typing import Literal
 
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.localize.embedded import TRAINING_NOTE
+from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.trajectory.model import Source, Step
 from agentguard_server.viewer.data.recovery import StoredRecovery
 from agentguard_server.viewer.data.run_data import RunData
@@ -154,8 +155,10 @@ def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> Ru
 def _select_main_recovery(recoveries: Sequence[StoredRecovery]) -> StoredRecovery | None:
     """Return the recovery to show first: the last that stopped the run, else the largest.
 
-    Recoveries that helped take precedence over larger ones that did not.
+    Recoveries that helped take precedence over larger ones that did not. A call that the guard held and the
+    agent made again may be intended, so it does not make the run a failure.
     """
+    recoveries = [one for one in recoveries if not _is_insisted_call(one)]
     helped = [one for one in recoveries if one.outcome == "recovered"]
     ended = [one for one in recoveries if one.stop_reason]
     return (
@@ -163,6 +166,10 @@ def _select_main_recovery(recoveries: Sequence[StoredRecovery]) -> StoredRecover
         if ended
         else max(helped or recoveries, key=lambda one: (one.undone_steps, one.order), default=None)
     )
+
+
+def _is_insisted_call(recovery: StoredRecovery) -> bool:
+    return recovery.trigger == REPEATED_CALL_TRIGGER and recovery.outcome == "unknown"
 
 
 def _describe_state(

@@ -15,6 +15,7 @@ from agentguard_server.viewer.run.search import search_run
 from agentguard_server.viewer.run.step_kinds import classify_step
 from agentguard_server.viewer.run.timeline import MAX_BARS
 
+from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, StepRow
@@ -407,3 +408,27 @@ def test_unreadable_rows_are_shown_and_named(tmp_path: Path) -> None:
     assert any("step 2 cannot be read" in one for one in bundle.problems)
     assert any("diagnosis" in one for one in bundle.problems)
     assert RunPageModel.from_run_data(bundle).build_turns(build_branches(bundle).current, 2, 3)[0].read_error
+
+
+@pytest.mark.parametrize(("is_repeated", "title"), [(True, "Undecided"), (False, "Failed and recovered")])
+def test_call_that_the_guard_held_and_the_agent_made_again_is_no_failure(
+    tmp_path: Path, is_repeated: bool, title: str
+) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "charge", "arguments": '{"amount": 20}'}}
+    turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answers = [turn, turn, *([turn] if is_repeated else []), "I charged 20."]
+    with Store.open(tmp_path / "store.db") as store:
+        guard = Guard(store=store)
+
+        @guard.tool(effect="destructive")
+        def charge(amount: int) -> str:
+            return f"charged {amount}, receipt 7"
+
+        with guard.run("Charge 20.", tools=[charge], id="trip") as run:
+            while not run.done:
+                run.tools(run.model(lambda messages: answers.pop(0)))
+        assert guard.flush()
+        store.flush()
+        data = RunData.load(store, "trip")
+    assert data is not None
+    assert RunPageModel.from_run_data(data).header.title == title
