@@ -189,7 +189,7 @@ def _describe_state(
         return (
             "undecided",
             "Undecided",
-            "The evidence suffices neither for a failure nor for a run without one.",
+            "The evidence does not suffice for a verdict.",
         )
     return "failed", "Failed", ""
 
