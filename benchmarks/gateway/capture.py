@@ -35,7 +35,7 @@ from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.model import Record, Trajectory
-from benchmarks.gateway.backend import CALL, said
+from benchmarks.gateway.backend import CALL, build_answer
 
 FRAME_MESSAGES = 50
 """Messages of 20 ms at 2,500 requests a second."""
@@ -66,7 +66,7 @@ def conversations(first: int, count: int) -> list[list[CapturedExchange]]:
         history: list[Message] = [SYSTEM, {"role": "user", "content": task}]
         lanes.append([])
         for turn in range(1, 7):
-            answer = {"role": "assistant", "content": said(turn)}
+            answer = {"role": "assistant", "content": build_answer(turn)}
             lanes[-1].append(exchange(history, answer))
             prompt = f"And after that, what is the next connection from there? Turn {turn}."
             history = [*history, answer, {"role": "user", "content": prompt}]
@@ -87,7 +87,7 @@ def agent_runs(first: int, count: int, *, turns: int, result_bytes: int) -> list
             }
             answer: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
             if turn == turns - 1:
-                answer = {"role": "assistant", "content": said(1)}
+                answer = {"role": "assistant", "content": build_answer(1)}
             lanes[-1].append(exchange(history, answer, tools=True))
             line = f"{lane} {turn}: a train with free seats leaves at 9:{turn % 60:02}\n"
             result = (line * (result_bytes // len(line) + 1))[:result_bytes]
