@@ -65,7 +65,7 @@ def test_unknown_kind_is_undecided_with_ranked_steps(
     given = fitted.locate(steered(3).trajectory, ())
     assert given.verdict is Verdict.ABSTAINED
     assert given.hypotheses[0].step == 3
-    assert any("has no outcomes of this agent" in note for note in given.notes)
+    assert any("has no labelled runs of this agent" in note for note in given.notes)
 
 
 def loop(step: int, probability: float = 0.7) -> Finding:
