@@ -46,7 +46,7 @@ FRAMEWORKS = {
     "crewai": "crewai",
 }
 """Module of each page with an agent; docs/integrations.md has the environments of the last four."""
-PROBABILITY = re.compile(r"\bp(\(failed\))? [01]\.\d\d")
+PROBABILITY = re.compile(r"\bp(\((failed|step)\))? [01]\.\d\d")
 ANSWER = "Seat 4 in row 8 is free."
 
 
