@@ -667,7 +667,7 @@ def test_prune_deletes_rows_without_run(store):
 def test_prune_shrinks_to_a_size(store):
     random.seed(1)
     for i in range(40):
-        text = "".join(random.choices("abcdefghijklmnop0123456789", k=20_000))
+        text = "".join(random.choices("abcdefghijklmnop0123456789", k=60_000))
         run = Trajectory(id=f"r{i:02}", format="f", task="t", steps=(step(0, text),))
         store.write(
             build_run_row(run, created_at=float(i)), build_step_row(run.id, run.steps[0], created_at=float(i))
