@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -45,9 +46,25 @@ _MAX_REFERENCES: Final = 200
 _MIN_REPORTED_UNINDEXED_RUNS: Final = 1_000
 """A search reads all runs that are not indexed; fewer than these are normal while agents run."""
 
+
+class StoredVerdict(StrEnum):
+    """Verdict of a stored run, in the words of `diagnose --only`."""
+
+    FAILED = "failed"
+    UNDECIDED = "undecided"
+    NO_FAILURE = "no-failure"
+    NOT_DIAGNOSED = "not-diagnosed"
+
+
+_VERDICT_FILTERS: Final = {
+    StoredVerdict.FAILED: VerdictFilter.FAILURE,
+    StoredVerdict.UNDECIDED: VerdictFilter.ABSTAINED,
+    StoredVerdict.NO_FAILURE: VerdictFilter.NO_FAILURE,
+    StoredVerdict.NOT_DIAGNOSED: VerdictFilter.NONE,
+}
+
 Verdicts = Annotated[
-    list[VerdictFilter] | None,
-    typer.Option("--verdict", help="Only runs with this verdict; none: not diagnosed. Repeatable."),
+    list[StoredVerdict] | None, typer.Option("--verdict", help="Only runs with this verdict; repeatable.")
 ]
 Agent = Annotated[str | None, typer.Option(help="Only runs with a step of this agent.")]
 Tool = Annotated[str | None, typer.Option(help="Only runs that call this tool.")]
@@ -93,7 +110,7 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     selection = RunSummaryFilter(
-        verdicts=frozenset(verdict or ()),
+        verdicts=_get_filters(verdict),
         step_agent=agent,
         tool=tool,
         agent=cause_agent,
@@ -185,7 +202,7 @@ def diagnose(
     with open_store(store) as opened:
         if not chosen:
             selection = RunSummaryFilter(
-                verdicts=frozenset(verdict or _select_default_verdicts(cause_agent, code)),
+                verdicts=_get_filters(verdict) or _select_default_verdicts(cause_agent, code),
                 step_agent=agent,
                 tool=tool,
                 agent=cause_agent,
@@ -234,9 +251,13 @@ def _parse_since(since: str | None) -> float | None:
     return None if since is None else time.time() - parse_age(since, "--since")
 
 
-def _select_default_verdicts(cause_agent: str | None, code: str | None) -> tuple[VerdictFilter, ...]:
+def _get_filters(verdicts: list[StoredVerdict] | None) -> frozenset[VerdictFilter]:
+    return frozenset(_VERDICT_FILTERS[one] for one in verdicts or ())
+
+
+def _select_default_verdicts(cause_agent: str | None, code: str | None) -> frozenset[VerdictFilter]:
     """Return the verdict filter of `diagnose`: a root cause and a code select runs that have a diagnosis."""
-    return (VerdictFilter.NONE,) if cause_agent is None and code is None else ()
+    return frozenset({VerdictFilter.NONE} if cause_agent is None and code is None else ())
 
 
 def _encode_row(row: RunSummaryRow) -> dict[str, Any]:

@@ -52,10 +52,10 @@ def test_diagnose_takes_runs_without_diagnosis_once(store: str) -> None:
 
 
 def test_list_filters_by_verdict_code_and_text(store: str) -> None:
-    assert sorted(list_ids(store, "--verdict", "none")) == sorted(SAMPLES)
+    assert sorted(list_ids(store, "--verdict", "not-diagnosed")) == sorted(SAMPLES)
     invoke("diagnose", "--store", store)
-    assert list_ids(store, "--verdict", "none") == []
-    assert list_ids(store, "--verdict", "failure") == ["04-wine-bottle"]
+    assert list_ids(store, "--verdict", "not-diagnosed") == []
+    assert list_ids(store, "--verdict", "failed") == ["04-wine-bottle"]
     assert list_ids(store, "--text", "teapot", "--since", "1h") == ["02-teapot"]
     assert len(list_ids(store, "--limit", "2")) == 2
 
@@ -75,7 +75,7 @@ def test_list_and_diagnose_select_runs_by_tool_and_agent(store: str) -> None:
     assert invoke("diagnose", "--store", store, "--tool", tool).stdout.startswith(
         list_ids(store, "--tool", tool)[0]
     )
-    assert len(list_ids(store, "--verdict", "none")) == len(SAMPLES) - count
+    assert len(list_ids(store, "--verdict", "not-diagnosed")) == len(SAMPLES) - count
 
 
 def test_cause_agent_selects_runs_with_a_diagnosis(store: str) -> None:
