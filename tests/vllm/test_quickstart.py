@@ -1,4 +1,4 @@
-"""The block of the page on agent, judge and viewer runs unchanged against a real vLLM."""
+"""The block of the README and of its page runs unchanged against a real vLLM."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ pytest.importorskip("langchain_openai", reason="needs langchain-openai, which th
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "langchain-judge-viewer.md"
+ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"<!-- block -->\n(.*?)<!-- end of block -->", re.DOTALL)
 
 
-def read_block() -> str:
-    found = BLOCK.search(PAGE.read_text(encoding="utf-8"))
-    assert found is not None, f"{PAGE.name} has no block"
+def read_block(page: str) -> str:
+    found = BLOCK.search((ROOT / page).read_text(encoding="utf-8"))
+    assert found is not None, f"{page} has no block"
     return found.group(1)
 
 
-def test_quickstart_block_is_short() -> None:
-    block = read_block()
+def test_quickstart_blocks_are_equal_and_short() -> None:
+    block = read_block("README.md")
+    assert block == read_block("docs/langchain-judge-viewer.md")
     lines = [line for line in block.splitlines() if not line.startswith("```")]
     assert len(lines) <= 25
     assert set(re.findall(r"127\.0\.0\.1:(\d+)", block)) == {str(DEFAULT_PORT)}
@@ -44,7 +45,7 @@ def test_quickstart_runs_a_guarded_agent_with_a_diagnosis(tmp_path: Path) -> Non
     if lacking := missing():
         pytest.skip(lacking)
     port = find_free_port("127.0.0.1")
-    block = read_block().replace("http://127.0.0.1:8000", f"http://127.0.0.1:{port}")
+    block = read_block("README.md").replace("http://127.0.0.1:8000", f"http://127.0.0.1:{port}")
     code = block.partition("```python\n")[2].partition("```")[0]
     (tmp_path / "agent.py").write_text(code, encoding="utf-8")
     install, serve, wait, policy, run = (
