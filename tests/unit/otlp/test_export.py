@@ -293,7 +293,7 @@ def test_headers_are_sent_and_never_shown(tmp_path: Path, caplog: pytest.LogCapt
 def test_unreachable_collector_is_an_error() -> None:
     with pytest.raises(ResilienceError) as error:
         send(
-            ExportTarget(endpoint="http://127.0.0.1:9/v1/traces", total_timeout_s=0.4),
+            ExportTarget(endpoint="http://127.0.0.1:9/v1/traces", total_timeout_s=2.0),
             build_assessed_spans(RUN),
         )
     assert isinstance(error.value, RetriesExhausted)
