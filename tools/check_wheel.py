@@ -13,7 +13,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-SAMPLE = Path(__file__).parents[1] / "samples" / "13-pepper-and-potato.json"
+SAMPLE = Path(__file__).parents[1] / "samples" / "11-letter.json"
 COMMANDS = [
     ("--version", "{version}", 0),
     (f"diagnose {SAMPLE}", "root cause", 0),
