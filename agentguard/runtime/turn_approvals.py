@@ -8,9 +8,11 @@ from agentguard.detect.step_facts import canonicalize_json
 from agentguard.trajectory.model import Step
 
 _APPROVAL_PATTERN = re.compile(
-    r"\W*(?:y|yes|yep|ok|okay|sure|approved?|allow(?:ed)?|confirm(?:ed)?|go ahead|proceed|do it)\b",
+    r"\W*(?:(?:y|yes|yep|ok|okay|sure|approved?|allow(?:ed)?|confirm(?:ed)?|go ahead|proceed|do it|please)\b"
+    r"\W*)+",
     re.IGNORECASE,
 )
+"""The whole answer must match: "Yes, but only 10." is a new instruction."""
 
 TurnSignature = tuple[tuple[str, str], ...]
 """Names and canonical arguments of the calls of a turn."""
@@ -42,7 +44,7 @@ class TurnApprovals:
         signature, self._question = self._question, None
         if signature is None:
             return None
-        is_approved = _APPROVAL_PATTERN.match(answer) is not None
+        is_approved = _APPROVAL_PATTERN.fullmatch(answer) is not None
         (self._approved if is_approved else self._denied).add(signature)
         return is_approved
 

@@ -387,6 +387,18 @@ def test_person_approves_a_repeated_call_once() -> None:
     assert session.propose(pair(TEN)) is not None, "a third call needs another approval"
 
 
+@pytest.mark.parametrize(
+    "answer", ["Yes, but only 10.", "ok, cancel it", "sure? no", "Confirm with Ann first."]
+)
+def test_answer_with_a_further_instruction_approves_no_call(answer: str) -> None:
+    session = begin(can=PERSON, effect="destructive")
+    execute(session, pair(TEN))
+    session.propose(pair(TEN))
+    session.propose(pair(TEN))
+    assert "did not approve" in session.record_person_answer(answer)
+    assert session.propose(pair(TEN)) is not None
+
+
 @pytest.mark.parametrize("is_repetition", [True, False])
 def test_call_that_a_person_denies_never_runs(is_repetition: bool) -> None:
     session = begin(can=PERSON, effect="destructive")
