@@ -33,7 +33,7 @@ PAGES = {
     "docs/configuration/proxy.md": (
         "Reference of the proxy's configuration",
         "The file of `agentguard serve --config`, in YAML. `agentguard serve --config FILE --check` validates"
-        " it. [proxy.md](../proxy.md) explains the sections.",
+        " it. [proxy-configuration.md](../proxy-configuration.md) explains the sections.",
         ProxySettings,
     ),
 }

@@ -37,7 +37,7 @@ indented below its base class.
 |---|---|---|"""
 _RESPONSES = """
 ## Responses of the proxy
-[proxy.md](proxy.md#errors) describes the format. The proxy also uses the codes of `ResilienceError` and its
+[proxy-api.md](proxy-api.md#errors) describes the format. The proxy also uses the codes of `ResilienceError` and its
 subclasses. Their status is 503 (`circuit_open`, `overloaded`, and `no_replica` if all replicas are drained),
 504 (`deadline_exceeded`, `stalled`), that of the endpoint, or 502. A message has `…` in place of a value.
 

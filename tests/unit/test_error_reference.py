@@ -27,7 +27,7 @@ def test_exception_codes_are_unique() -> None:
 
 
 def test_codes_on_the_page_of_the_proxy_are_in_the_reference() -> None:
-    section = (ROOT / "docs" / "proxy.md").read_text(encoding="utf-8").split("\n## Errors\n")[1]
+    section = (ROOT / "docs" / "proxy-api.md").read_text(encoding="utf-8").split("\n## Errors\n")[1]
     rows = [line.split("|")[2] for line in section.split("\n## ")[0].splitlines() if line.startswith("| ")]
     codes = {code for row in rows[1:] for code in re.findall(r"`([a-z_]+)`", row)}
     known = {error.code for _, error in iter_exceptions(errors.AgentGuardError)} | {"no_replica"}

@@ -29,7 +29,7 @@ def test_queries_use_existing_metrics_and_labels() -> None:
     assert grouped <= labels
 
 
-@pytest.mark.parametrize("path", ["proxy.md", "sessions.md", "deployment.md"])
+@pytest.mark.parametrize("path", ["proxy-api.md", "proxy-operation.md", "sessions.md", "deployment.md"])
 def test_metrics_named_on_pages_exist(path: str) -> None:
     names = {get_exported_name(metric) for metric in METRIC_DEFINITIONS.values()}
     named = re.findall(r"`((?:guard|agentguard)_\w+_total)", (PAGE.parent / path).read_text(encoding="utf-8"))

@@ -41,7 +41,7 @@ def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
             what=str(context.config),
             condition="wrong",
             found=str(error),
-            remedy="docs/proxy.md lists every field",
+            remedy="docs/configuration/proxy.md lists every field",
         )
         return
     yield CheckResult(area="proxy", what=str(context.config), condition="ok", found="valid")

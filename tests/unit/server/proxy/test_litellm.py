@@ -301,7 +301,7 @@ def test_run_is_named_by_header_or_parameter() -> None:
 def litellm_python() -> str:
     found = os.environ.get("AGENTGUARD_LITELLM", "")
     if not found:
-        pytest.skip("AGENTGUARD_LITELLM names no Python with litellm[proxy]: see docs/proxy.md")
+        pytest.skip("AGENTGUARD_LITELLM names no Python with litellm[proxy]: see docs/litellm.md")
     return found
 
 
