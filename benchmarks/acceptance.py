@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from acceptance_tasks import FIELDS, SCHEMA, Extraction, extraction, rules
 from model_server import served
 
-from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.statistics import wilson_interval
 from agentguard.guard import Guard
 from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict, FunctionRule
 from agentguard.recover.acceptance.rules import extract_field, normalize_text

@@ -30,7 +30,7 @@ from agentguard.evals.judge_checks.attack_runner import (
     run_attacks,
 )
 from agentguard.evals.judge_checks.attacks import ATTACKS
-from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.statistics import wilson_interval
 from agentguard.judge.cache import CachedJudge
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint

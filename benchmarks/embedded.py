@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from agentguard.evals import metrics
 from agentguard.evals.evaluate import evaluate
 from agentguard.evals.splits import split_for_cross_validation
+from agentguard.evals.statistics import mean
 from agentguard.judge.embedded.features.catalogue import COLUMN_BY_NAME, GROUPS, select_columns
 from agentguard.judge.embedded.features.table import build_step_table, clear_cache
 from agentguard.judge.embedded.ranker import fit_ranker
@@ -99,7 +99,7 @@ def _ablated(records: Sequence[Record], dropped: list[int], repeats: int) -> dic
             step.append(ranked[0] == cause.step)
             agent.append(table.agents[order[0]] == cause.agent)
             three.append(cause.step in ranked[:3])
-    return {"step": metrics.mean(step), "agent": metrics.mean(agent), "top3": metrics.mean(three)}
+    return {"step": mean(step), "agent": mean(agent), "top3": mean(three)}
 
 
 def _rows(records: Sequence[Record], dropped: list[int]) -> tuple[list[Any], list[Any]]:

@@ -26,10 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentguard.evals.datasets.dataset import Dataset, load_dataset, to_dataset
-from agentguard.evals.metrics import wilson_interval
 from agentguard.evals.result import Evaluation
 from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
-from agentguard.evals.significance import compare_paired
+from agentguard.evals.statistics import compare_paired, wilson_interval
 from agentguard.judge.base import JudgeAnswer, Question
 from agentguard.judge.embedded import training
 from agentguard.judge.llm.multiple_choice import list_options

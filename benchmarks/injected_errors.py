@@ -22,9 +22,9 @@ from agentguard.detect.result_classification import classify_result
 from agentguard.evals.baselines import resolve_method
 from agentguard.evals.datasets.dataset import Dataset
 from agentguard.evals.inject.rewriter import RewritePlan, rewrite_records
-from agentguard.evals.metrics import wilson_interval
 from agentguard.evals.result import Evaluation
 from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
+from agentguard.evals.statistics import wilson_interval
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record, Source, Step, Trajectory

@@ -31,7 +31,7 @@ from model_server import add_flags, key, machine, say, served, shorten_model_nam
 
 from agentguard.detect.runner import detect
 from agentguard.evals.datasets.dataset import load_dataset
-from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.statistics import wilson_interval
 from agentguard.judge.llm.types import CallError
 from agentguard.trajectory.model import Trajectory
 

@@ -29,8 +29,7 @@ from agentguard_lab.textworld.scenarios import Difficulty, scenario
 from recovery_arms import CAN, Attempted, Budgeted, _carry_out, _turn, make_guard
 from recovery_scripted import Scripted
 
-from agentguard.evals.metrics import wilson_interval
-from agentguard.evals.significance import mcnemar_p_value
+from agentguard.evals.statistics import mcnemar_p_value, wilson_interval
 from agentguard.guard import Guard
 from agentguard.runtime.schema_feedback import SchemaFeedback
 from agentguard.schemata.live_cache import SchemaCache

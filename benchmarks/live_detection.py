@@ -29,7 +29,7 @@ from pathlib import Path
 from agentguard.detect.run_view import RunView
 from agentguard.detect.runner import IncrementalRunner
 from agentguard.errors import JudgeError
-from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.statistics import wilson_interval
 from agentguard.judge.base import RUN_FAILED
 from agentguard.judge.embedded.judge import EmbeddedJudge
 from agentguard.judge.embedded.model import EmbeddedModel

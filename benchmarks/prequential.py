@@ -15,8 +15,8 @@ from typing import Protocol
 from agentguard.detect.base import Finding
 from agentguard.detect.lazy_findings import LazyFindings
 from agentguard.errors import EvaluationError
-from agentguard.evals.metrics import mean
 from agentguard.evals.splits import list_groups
+from agentguard.evals.statistics import mean
 from agentguard.trajectory.model import Record, Trajectory
 
 

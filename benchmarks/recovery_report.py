@@ -9,8 +9,7 @@ from typing import Any
 
 from recovery_arms import ARMS, Attempted
 
-from agentguard.evals.metrics import wilson_interval
-from agentguard.evals.significance import compare_paired
+from agentguard.evals.statistics import compare_paired, wilson_interval
 
 ATTEMPTS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 BUDGET = 2.0

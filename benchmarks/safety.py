@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from model_server import DEADLINE_S, add_flags, client, machine, served, shorten_model_name
 
 from agentguard.evals.judge_checks.reference_cases import SafetyCase, build_safety_cases
-from agentguard.evals.metrics import auroc, wilson_interval
+from agentguard.evals.metrics import auroc
+from agentguard.evals.statistics import wilson_interval
 from agentguard.judge.base import Judge
 from agentguard.judge.cache import CachedJudge
 from agentguard.judge.ensemble.order_swap import BothOrdersJudge

@@ -23,12 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from agentguard.evals import metrics
 from agentguard.evals.baselines import resolve_method
 from agentguard.evals.datasets.dataset import to_dataset
 from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
-from agentguard.evals.significance import compare_paired
 from agentguard.evals.splits import list_groups, split_for_cross_validation
+from agentguard.evals.statistics import compare_paired, mean, standard_deviation, wilson_interval
 from agentguard.judge.embedded.features.table import build_step_table
 from agentguard.judge.embedded.training import build_untrained_model, train_model
 from agentguard.localize.embedded import EmbeddedLocalizer
@@ -78,25 +77,25 @@ class Tally:
     def right(self, method: str) -> list[float]:
         """Return the share of repeats, per run, in which the first step was the gold step."""
         held = self.ranks[method]
-        return [metrics.mean(rank == 0 for rank in held[i]) for i in range(len(self.records))]
+        return [mean(rank == 0 for rank in held[i]) for i in range(len(self.records))]
 
     def row(self, method: str, **more: Any) -> dict[str, Any]:
         """Return a method's scores, with the deviation between repeats and the Wilson interval over runs."""
         held, n = self.ranks[method], len(self.records)
         repeats = len(held[0])
-        by_repeat = [metrics.mean(held[i][r] == 0 for i in range(n)) for r in range(repeats)]
-        step = metrics.mean(by_repeat)
-        low, high = metrics.wilson_interval(step, n)
+        by_repeat = [mean(held[i][r] == 0 for i in range(n)) for r in range(repeats)]
+        step = mean(by_repeat)
+        low, high = wilson_interval(step, n)
         return {
             "method": method,
             **more,
             "n": n,
             "step": step,
-            "sd": metrics.standard_deviation(by_repeat),
+            "sd": standard_deviation(by_repeat),
             "low": low,
             "high": high,
-            "top3": metrics.mean(rank < 3 for i in range(n) for rank in held[i]),
-            "agent": metrics.mean(flag for i in range(n) for flag in self.agents[method][i]),
+            "top3": mean(rank < 3 for i in range(n) for rank in held[i]),
+            "agent": mean(flag for i in range(n) for flag in self.agents[method][i]),
         }
 
     def against(self, method: str, other: str) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def who_and_when(records: Sequence[Record], repeats: int) -> list[dict[str, Any]
     rows = [tally.row(method) for method in tally.ranks]
     rows += baselines(records, repeats)
     rows += [tally.against("embedded + schemata", "embedded"), tally.against("schemata alone", "embedded")]
-    return [*rows, {"learnt weight of the signal": metrics.mean(weights), "least": min(weights)}]
+    return [*rows, {"learnt weight of the signal": mean(weights), "least": min(weights)}]
 
 
 def score(tally: Tally, fitted: SchemaLocalizer, record: Record, place: int, suffix: str = "") -> None:
@@ -134,7 +133,7 @@ def score(tally: Tally, fitted: SchemaLocalizer, record: Record, place: int, suf
     said = fitted.without_group(select_group(record)).compute_similarity(run, found)
     model = fitted.model
     base = model.judge(run, found, risk=0.1)
-    near = [metrics.mean(m.similarity for m in row) if row else 0.0 for row in said.matches]
+    near = [mean(m.similarity for m in row) if row else 0.0 for row in said.matches]
     one = [row[0].similarity if row else 0.0 for row in said.matches]
     tally.add(f"embedded{suffix}", place, base.step_probabilities)
     tally.add(
@@ -262,7 +261,7 @@ def streaming(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
     )
     third, rows = len(records) // 3, []
     for one in done:
-        low, high = metrics.wilson_interval(one.accuracy(), len(records))
+        low, high = wilson_interval(one.accuracy(), len(records))
         parts = {"first_third": one.accuracy(0, third), "last_third": one.accuracy(2 * third)}
         rows.append(
             {"method": one.name, "n": len(records), "step": one.accuracy(), "low": low, "high": high, **parts}
@@ -374,11 +373,9 @@ def why(records: Sequence[Record], repeats: int) -> list[dict[str, Any]]:
         )
         note("transfer: some schema puts the gold step first", (first == gold).any())
         rest = [(first == i).any() for i in range(len(looks)) if i != gold]
-        note(
-            "transfer: some schema puts a given other step first, mean", metrics.mean(rest) if rest else None
-        )
+        note("transfer: some schema puts a given other step first, mean", mean(rest) if rest else None)
         note("candidates", len(looks))
-    return [{"what": name, "n": len(values), "value": metrics.mean(values)} for name, values in rows.items()]
+    return [{"what": name, "n": len(values), "value": mean(values)} for name, values in rows.items()]
 
 
 def _gold(record: Record) -> int | None:

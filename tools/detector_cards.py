@@ -24,7 +24,7 @@ from agentguard.detect.cards import (
     load_cards,
 )
 from agentguard.detect.rules import BUILTIN_DETECTORS
-from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.statistics import wilson_interval
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
 

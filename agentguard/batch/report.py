@@ -19,7 +19,7 @@ from agentguard.batch.chunks import resolve_file_system
 from agentguard.batch.output import MANIFEST
 from agentguard.batch.verdict_table import VERDICT_TABLE
 from agentguard.errors import ConfigError
-from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.statistics import wilson_interval
 from agentguard.localize.base import Verdict
 
 DIMENSIONS: Final = ("agent", "code", "tool", "model", "week")

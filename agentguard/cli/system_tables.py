@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from agentguard.cli.terminal_text import to_one_line
-from agentguard.evals import metrics
 from agentguard.evals.leave_one_system_out import (
     LABELLED_RUNS,
     RISKS,
@@ -20,6 +19,7 @@ from agentguard.evals.leave_one_system_out import (
     Share,
     SourceRow,
 )
+from agentguard.evals.statistics import mean
 
 _NAME_WIDTH = 30
 
@@ -115,7 +115,7 @@ def _build_label_table(result: LeaveOneSystemOut) -> Table:
             table.add_row(to_one_line(row.name, _NAME_WIDTH), *cells)
     table.add_section()
     averages = (
-        _format_percent(metrics.mean(row.labelled[size] for row in result.rows if size in row.labelled))
+        _format_percent(mean(row.labelled[size] for row in result.rows if size in row.labelled))
         for size in map(str, LABELLED_RUNS)
     )
     table.add_row(Text("average", "bold"), *averages)

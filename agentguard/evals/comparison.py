@@ -9,12 +9,11 @@ from enum import StrEnum
 from typing import Final
 
 from agentguard.errors import EvaluationError
-from agentguard.evals.metrics import mean
 from agentguard.evals.prediction import Prediction
 from agentguard.evals.report.breakdown import BreakdownRow, is_step_correct, summarize_runs
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
-from agentguard.evals.significance import PairedDifference, compare_paired
+from agentguard.evals.statistics import PairedDifference, compare_paired, mean
 
 
 class Criterion(StrEnum):

@@ -20,6 +20,7 @@ from agentguard.evals.datasets.dataset import Dataset
 from agentguard.evals.prediction import predict
 from agentguard.evals.scoring import replace_non_finite
 from agentguard.evals.splits import list_groups
+from agentguard.evals.statistics import mean, wilson_interval
 from agentguard.judge.embedded.features.run_signals import compute_run_signals
 from agentguard.judge.embedded.model import EmbeddedModel
 from agentguard.judge.embedded.outcome_model import build_run_rows, fit_outcome_model
@@ -60,8 +61,8 @@ class Share:
     def of(cls, flags: Iterable[bool]) -> Share:
         """Return the share of true flags; NaN without flags."""
         values = list(flags)
-        value = metrics.mean(values)
-        return cls(n=len(values), value=value, interval=metrics.wilson_interval(value, len(values)))
+        value = mean(values)
+        return cls(n=len(values), value=value, interval=wilson_interval(value, len(values)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class LeaveOneSystemOut:
     def average(self, select: Callable[[SourceRow], float | None]) -> float:
         """Return the mean of a score over the sources that have it; NaN if none has."""
         values = [value for row in self.rows if (value := select(row)) is not None and not math.isnan(value)]
-        return metrics.mean(values)
+        return mean(values)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; NaN becomes None."""
@@ -304,7 +305,7 @@ def _score_label_curve(examples: Sequence[TransferExample], labels: Sequence[boo
                 odds = model.predict_log_odds(runs.select(test))
                 scores.append(metrics.auroc(failed[test].tolist(), odds.tolist()))
         if len(scores) == _CURVE_DRAWS:
-            curve[str(size)] = metrics.mean(scores)
+            curve[str(size)] = mean(scores)
     return curve
 
 
@@ -322,12 +323,12 @@ def _score_steps(
     for name in STEP_BASELINES:
         method = as_localizer(resolve_method(name).build())
         predictions = [predict(method, e.record.trajectory, e.findings, run="") for e, _, _ in labelled]
-        baselines[name] = metrics.mean(
+        baselines[name] = mean(
             bool(p.steps) and p.steps[0] == step
             for p, (_, _, step) in zip(predictions, labelled, strict=True)
         )
     return SystemStepScores(
         accuracy=Share.of(bool(ranked) and ranked[0].step == step for _, ranked, step in labelled),
-        confidence=metrics.mean(ranked[0].probability if ranked else 0.0 for _, ranked, _ in labelled),
+        confidence=mean(ranked[0].probability if ranked else 0.0 for _, ranked, _ in labelled),
         baselines=baselines,
     )

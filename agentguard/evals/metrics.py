@@ -2,7 +2,7 @@
 
 docs/evaluation.md contains the definitions. Every metric is a fraction in [0, 1] unless its docstring states
 otherwise. A missing prediction counts as wrong. An empty input gives NaN, because a score over nothing is
-not 0.
+not 0. Intervals and tests are in `agentguard.evals.statistics`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from agentguard.evals.statistics import mean
+
 Ranking = Sequence[int]
-_Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,35 +35,6 @@ class RiskPoint:
     coverage: float
     risk: float
     threshold: float
-
-
-def mean(values: Iterable[float]) -> float:
-    """Return the arithmetic mean; NaN for an empty input."""
-    numbers = list(values)
-    return math.fsum(numbers) / len(numbers) if numbers else math.nan
-
-
-def standard_deviation(values: Iterable[float]) -> float:
-    """Return the sample standard deviation; 0 for fewer than two values."""
-    numbers = list(values)
-    if len(numbers) < 2:
-        return 0.0
-    average = mean(numbers)
-    return math.sqrt(math.fsum((v - average) ** 2 for v in numbers) / (len(numbers) - 1))
-
-
-def wilson_interval(share: float, n: int, *, z: float = _Z95) -> tuple[float, float]:
-    """Return the Wilson score interval of a share of ``n`` trials (Wilson 1927); 95 % by default.
-
-    ``share`` may be a mean over repeats of the same ``n`` runs. ``n`` stays the number of runs, because
-    repeats of a run are not new trials.
-    """
-    if n == 0 or math.isnan(share):
-        return math.nan, math.nan
-    centre = share + z * z / (2 * n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def step_accuracy(gold: Sequence[int], ranked: Sequence[Ranking]) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentguard.evals import metrics
 from agentguard.evals.prediction import Prediction
+from agentguard.evals.statistics import mean, standard_deviation, wilson_interval
 from agentguard.localize.base import Verdict
 
 TOLERANCES = (1, 3, 5)
@@ -141,12 +142,10 @@ def score_localization(cases: Sequence[Case], predictions: Sequence[Prediction])
             for k in TOP_KS
         },
         wilson95={
-            "step": metrics.wilson_interval(step.mean, n),
-            "agent": metrics.wilson_interval(agent.mean, n_agent),
+            "step": wilson_interval(step.mean, n),
+            "agent": wilson_interval(agent.mean, n_agent),
         },
-        answered=_average_repeats(
-            repeats, lambda pairs: metrics.mean(_is_cause_named(p) for _, p in pairs)
-        ).mean,
+        answered=_average_repeats(repeats, lambda pairs: mean(_is_cause_named(p) for _, p in pairs)).mean,
         step_accuracy_answered=_average_repeats(repeats, _score_answered).mean,
         errors=sum(p.error is not None for repeat in repeats for _, p in repeat),
         calibration=_score_calibration(repeats),
@@ -172,10 +171,10 @@ def score_outcome(cases: Sequence[Case], predictions: Sequence[Prediction]) -> O
         ).mean,
         verdicts=_count_verdicts(repeats),
         named_on_passed=_average_repeats(
-            repeats, lambda pairs: metrics.mean(_is_cause_named(p) for c, p in pairs if not c.failed)
+            repeats, lambda pairs: mean(_is_cause_named(p) for c, p in pairs if not c.failed)
         ).mean,
         abstained=_average_repeats(
-            repeats, lambda pairs: metrics.mean(p.verdict == Verdict.ABSTAINED for _, p in pairs)
+            repeats, lambda pairs: mean(p.verdict == Verdict.ABSTAINED for _, p in pairs)
         ).mean,
     )
 
@@ -202,7 +201,7 @@ def _group_repeats(predictions: Sequence[Prediction], cases: Mapping[str, Case])
 
 def _average_repeats(repeats: Sequence[_Pairs], score: Callable[[_Pairs], float]) -> MeanScore:
     values = [score(pairs) for pairs in repeats]
-    return MeanScore(mean=metrics.mean(values), sd=metrics.standard_deviation(values))
+    return MeanScore(mean=mean(values), sd=standard_deviation(values))
 
 
 def _build_step_score(score: Callable[..., float], *options: int) -> Callable[[_Pairs], float]:
@@ -228,7 +227,7 @@ def _is_cause_named(prediction: Prediction) -> bool:
 
 
 def _score_answered(pairs: _Pairs) -> float:
-    return metrics.mean(_is_step_correct(c, p) for c, p in pairs if _is_cause_named(p))
+    return mean(_is_step_correct(c, p) for c, p in pairs if _is_cause_named(p))
 
 
 def _is_step_correct(case: Case, prediction: Prediction) -> bool:
@@ -265,9 +264,7 @@ def _score_modules(repeats: Sequence[_Pairs]) -> dict[str, float]:
 
 
 def _score_module_cases(repeats: Sequence[_Pairs], right: Callable[[Case, Prediction], bool]) -> float:
-    return _average_repeats(
-        repeats, lambda pairs: metrics.mean(right(c, p) for c, p in pairs if c.module)
-    ).mean
+    return _average_repeats(repeats, lambda pairs: mean(right(c, p) for c, p in pairs if c.module)).mean
 
 
 def _count_verdicts(repeats: Sequence[_Pairs]) -> dict[str, dict[str, float]]:

@@ -15,7 +15,7 @@ from typing import TypedDict
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Sample
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
-from agentguard.recover.rollback_horizon import REWIND_TIERS, find_first_agent_step, rollback_horizon
+from agentguard.recover.rollback_step import REWIND_TIERS, find_first_agent_step, rollback_horizon
 from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy
 
 DIAGNOSIS_TRIGGER = "diagnosis"

@@ -3,7 +3,7 @@
 The budget for extra requests is a share of ordinary ones, so that retries cannot amplify an outage. It is a
 token bucket after gRPC's retry throttling (A6) and Finagle's RetryBudget. Each request deposits a fraction of
 a token, and each extra request withdraws one. Time refills a small reserve, so that a client with few
-requests may retry.
+requests may retry. `agentguard.resilience.base.is_retryable` decides which errors qualify.
 """
 
 from __future__ import annotations

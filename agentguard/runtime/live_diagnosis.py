@@ -10,7 +10,7 @@ from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
 from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.recover.agent_messages import to_sentence
 from agentguard.recover.plan import Recovery
-from agentguard.recover.rollback_horizon import (
+from agentguard.recover.rollback_step import (
     MIN_HORIZON,
     find_first_agent_step,
     rollback_horizon,

@@ -1,4 +1,7 @@
-"""Redaction of secrets in a run before it is stored or shared.
+"""Redaction of secrets in a run.
+
+The proxy redacts each event before it stores it, bundles redact each request, and `--redact` redacts exported
+runs. A guard in code stores a run as the agent sees it, because it resumes the agent from the store.
 
 A secret becomes a placeholder such as ``[redacted:api_key:1a2b]``. All occurrences of a secret have the same
 placeholder, so a reader still sees that two values are equal. Its last part is 16 bits of a keyed hash:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from agentguard.detect.runner import detect
 from agentguard.evals.judge_checks.attacks import ATTACKS, Attack, AttackAim, build_placebo, insert_text
-from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.statistics import wilson_interval
 from agentguard.guard import Guard
 from agentguard.judge.base import RUN_FAILED, Judge, build_root_cause_question
 from agentguard.localize.base import Localizer, Verdict

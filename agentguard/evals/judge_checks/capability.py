@@ -14,7 +14,8 @@ from agentguard.evals.judge_checks.reference_cases import (
     build_safety_cases,
 )
 from agentguard.evals.judge_checks.regression import CAUSE, OUTCOME, SAFETY, JudgeAnswers
-from agentguard.evals.metrics import auroc, wilson_interval
+from agentguard.evals.metrics import auroc
+from agentguard.evals.statistics import wilson_interval
 from agentguard.judge.base import RUN_FAILED, TEXT_SCHEMA, JudgeAnswer, build_root_cause_question
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint

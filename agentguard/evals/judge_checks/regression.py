@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agentguard.config.policy import format_validation_error
 from agentguard.errors import ConfigError
 from agentguard.evals.judge_checks.reference_cases import build_safety_cases
-from agentguard.evals.significance import PairedDifference, compare_paired
+from agentguard.evals.statistics import PairedDifference, compare_paired
 from agentguard.judge.response_safety import SafetyTier
 
 OUTCOME, CAUSE, SAFETY = "outcome", "cause", "safety"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from agentguard.evals.metrics import wilson_interval
+from agentguard.evals.statistics import wilson_interval
 
 
 class PilotVerdict(StrEnum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentguard.evals import metrics
 from agentguard.evals.prediction import Prediction
 from agentguard.evals.report.svg import ScoreBar
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
+from agentguard.evals.statistics import mean, wilson_interval
 
 _EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _MIN_RUNS = 5  # runs in a bar; smaller bars are merged with the next
@@ -82,12 +82,12 @@ def _build_row(case: Case, predictions: Sequence[Prediction]) -> BreakdownRow:
         case=case,
         step=commonest_answer[0],
         agent=commonest_answer[1],
-        right=metrics.mean(is_step_correct(case, p) for p in predictions)
+        right=mean(is_step_correct(case, p) for p in predictions)
         if case.step is not None and predictions
         else None,
-        confidence=metrics.mean(p.confidence for p in predictions) if predictions else 0.0,
+        confidence=mean(p.confidence for p in predictions) if predictions else 0.0,
         verdict=max(sorted(set(verdicts)), key=verdicts.count) if verdicts else "error",
-        probability=metrics.mean(probabilities) if probabilities else None,
+        probability=mean(probabilities) if probabilities else None,
     )
 
 
@@ -109,7 +109,7 @@ def _build_bars(values: Sequence[tuple[int, bool]], repeats: int) -> tuple[Score
 
 def _build_bar(start: int, after: int | None, held: Sequence[bool], repeats: int) -> ScoreBar:
     n = round(len(held) / max(1, repeats))
-    share = metrics.mean(held)
-    low, high = metrics.wilson_interval(share, n)
+    share = mean(held)
+    low, high = wilson_interval(share, n)
     label = f"{start}+" if after is None else str(start) if after == start + 1 else f"{start}–{after - 1}"
     return ScoreBar(label=label, value=share, low=low, high=high, n=n)

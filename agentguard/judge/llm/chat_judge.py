@@ -37,8 +37,9 @@ from agentguard.judge.llm.prompt import (
     PROMPT_VERSION,
     SYSTEM_PROMPT,
     RenderedRun,
+    build_messages,
+    build_question_messages,
     compute_nonce,
-    fence,
     render_run,
 )
 from agentguard.judge.llm.sanitization import neutralize, to_one_line
@@ -50,7 +51,6 @@ from agentguard.judge.llm.types import (
     EndpointInfo,
     ErrorKind,
     LabelProbabilities,
-    Message,
 )
 from agentguard.judge.usage import COST_KEY
 from agentguard.trajectory.model import Trajectory
@@ -61,13 +61,8 @@ _MAX_CACHED_RUNS: Final = 16
 _DEFAULT_CONTEXT_TOKENS: Final = 8_192
 _SHRINK_FACTOR: Final = 0.6
 _MAX_ATTEMPTS: Final = 4
-_MAX_OPTION_CHARS: Final = 300
 _JSON_OVERHEAD_TOKENS: Final = 20
 """Tokens of the JSON around the generated text."""
-_ANSWER_INSTRUCTION: Final = "Answer with one capital letter."
-_REASONING_INSTRUCTION: Final = (
-    "Think first. Then write one capital letter, your answer, alone on the last line."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,40 +333,6 @@ class ChatJudge:
             self._rendered_runs.move_to_end(key)
             while len(self._rendered_runs) > _MAX_CACHED_RUNS:
                 self._rendered_runs.popitem(last=False)
-
-
-def build_messages(
-    rendered: RenderedRun, schemata: Sequence[str], prompt: str, *, notes: Sequence[str] = ()
-) -> tuple[Message, ...]:
-    """Build the messages of one question: the run, the schemata and notes, and last the question."""
-    parts = [rendered.text]
-    if schemata:
-        parts.append("Failures of earlier runs, which this one may resemble or not:\n")
-        parts.append(fence(schemata, title="earlier failures", nonce=rendered.nonce))
-    if notes:
-        parts.append(fence(notes, title="notes on the recording", nonce=rendered.nonce))
-    return (
-        {"role": "system", "content": SYSTEM_PROMPT},
-        {"role": "user", "content": "".join((*parts, prompt))},
-    )
-
-
-def build_question_messages(
-    rendered: RenderedRun,
-    question: Question,
-    options: Sequence[str],
-    *,
-    schemata: Sequence[str] = (),
-    has_reasoning: bool = False,
-) -> tuple[Message, ...]:
-    """Build the messages that ask for one of at most twenty options of a question."""
-    lines = [
-        f"{label}: {to_one_line(option, _MAX_OPTION_CHARS)}"
-        for label, option in zip(LABELS, options, strict=False)
-    ]
-    instruction = _REASONING_INSTRUCTION if has_reasoning else _ANSWER_INSTRUCTION
-    question_block = "\n".join([f"Question: {neutralize(question.text)}", *lines, instruction])
-    return build_messages(rendered, schemata, question_block, notes=question.context)
 
 
 def _estimate_question_length(question: Question) -> int:

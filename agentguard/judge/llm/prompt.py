@@ -25,7 +25,9 @@ from typing import Any, Final
 import orjson
 
 from agentguard.errors import ConfigError
-from agentguard.judge.llm.sanitization import quote_verdicts, to_one_line
+from agentguard.judge.base import Question
+from agentguard.judge.llm.sanitization import neutralize, quote_verdicts, to_one_line
+from agentguard.judge.llm.types import LABELS, Message
 from agentguard.trajectory.model import GOLD_ANSWER, Step, ToolCall, Trajectory
 
 PROMPT_VERSION: Final = "3"
@@ -40,7 +42,13 @@ SYSTEM_PROMPT: Final = (
 _TEXT_LIMITS: Final = (16_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 120)
 """Limits on the text of a step in characters, tried from the largest to the smallest."""
 _MAX_NAME_CHARS: Final = 60
+_MAX_OPTION_CHARS: Final = 300
 _MAX_ITEMS: Final = 20
+
+_ANSWER_INSTRUCTION: Final = "Answer with one capital letter."
+_REASONING_INSTRUCTION: Final = (
+    "Think first. Then write one capital letter, your answer, alone on the last line."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,3 +219,37 @@ def _omit_middle_steps(run: Trajectory, head: str, tail: str, nonce: str, limit:
         shown_blocks.append((None, note.format(run.steps[first].index, run.steps[last - 1].index)))
     shown_blocks += [(run.steps[i], blocks[i]) for i in range(last, len(run.steps))]
     return _join_blocks(head, shown_blocks, tail, nonce, 0)
+
+
+def build_messages(
+    rendered: RenderedRun, schemata: Sequence[str], prompt: str, *, notes: Sequence[str] = ()
+) -> tuple[Message, ...]:
+    """Build the messages of one question: the run, the schemata and notes, and last the question."""
+    parts = [rendered.text]
+    if schemata:
+        parts.append("Failures of earlier runs, which this one may resemble or not:\n")
+        parts.append(fence(schemata, title="earlier failures", nonce=rendered.nonce))
+    if notes:
+        parts.append(fence(notes, title="notes on the recording", nonce=rendered.nonce))
+    return (
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": "".join((*parts, prompt))},
+    )
+
+
+def build_question_messages(
+    rendered: RenderedRun,
+    question: Question,
+    options: Sequence[str],
+    *,
+    schemata: Sequence[str] = (),
+    has_reasoning: bool = False,
+) -> tuple[Message, ...]:
+    """Build the messages that ask for one of at most twenty options of a question."""
+    lines = [
+        f"{label}: {to_one_line(option, _MAX_OPTION_CHARS)}"
+        for label, option in zip(LABELS, options, strict=False)
+    ]
+    instruction = _REASONING_INSTRUCTION if has_reasoning else _ANSWER_INSTRUCTION
+    question_block = "\n".join([f"Question: {neutralize(question.text)}", *lines, instruction])
+    return build_messages(rendered, schemata, question_block, notes=question.context)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agentguard.judge.base import RUN_FAILED, Question, build_root_cause_question
-from agentguard.judge.llm.chat_judge import build_question_messages
 from agentguard.judge.llm.multiple_choice import list_options, trace_choice
-from agentguard.judge.llm.prompt import compute_nonce, render_run
+from agentguard.judge.llm.prompt import build_question_messages, compute_nonce, render_run
 from agentguard.judge.llm.types import LABELS, Message
 from agentguard.localize.base import Diagnosis, Verdict
 from agentguard.localize.human_labels import RunLabel

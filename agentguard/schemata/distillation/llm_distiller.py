@@ -22,9 +22,8 @@ from typing import Any, Final
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
-from agentguard.judge.llm.chat_judge import build_messages
 from agentguard.judge.llm.client import JudgeEndpoint
-from agentguard.judge.llm.prompt import compute_nonce, fence, render_run, render_step
+from agentguard.judge.llm.prompt import build_messages, compute_nonce, fence, render_run, render_step
 from agentguard.judge.llm.types import CallError
 from agentguard.schemata.distillation.distiller import EmbeddedDistiller, build_schema_id
 from agentguard.schemata.model import ErrorSchema

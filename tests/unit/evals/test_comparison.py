@@ -9,7 +9,7 @@ from agentguard.evals.comparison import CorrectSide, Criterion, compare_evaluati
 from agentguard.evals.datasets.dataset import to_dataset
 from agentguard.evals.result import Evaluation
 from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
-from agentguard.evals.significance import mcnemar_p_value
+from agentguard.evals.statistics import mcnemar_p_value
 from agentguard.trajectory.model import Record
 from tests.unit.evals.cases import Says, record, records
 

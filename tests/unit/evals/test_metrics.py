@@ -43,17 +43,8 @@ def test_lengths_must_be_equal() -> None:
         metrics.step_accuracy([1, 2], [[1]])
 
 
-def test_wilson_interval_matches_hand_calculation() -> None:
-    # Hand-calculated: 55.2 % of 126 runs is in 46.5 to 63.6 %, 29.3 % of 58 runs in 19.2 to 42.0 %.
-    assert metrics.wilson_interval(0.552, 126) == pytest.approx((0.465, 0.636), abs=0.001)
-    assert metrics.wilson_interval(17 / 58, 58) == pytest.approx((0.192, 0.420), abs=0.001)
-    assert metrics.wilson_interval(0.0, 10)[0] == 0.0
-    assert metrics.wilson_interval(1.0, 10)[1] == pytest.approx(1.0)
-
-
 def test_empty_input_gives_nan_instead_of_zero() -> None:
     assert math.isnan(metrics.step_accuracy([], []))
-    assert all(math.isnan(v) for v in metrics.wilson_interval(0.5, 0))
     assert math.isnan(metrics.auroc([True, True], [0.1, 0.2]))
     assert math.isnan(metrics.average_precision([False], [0.1]))
     assert math.isnan(metrics.expected_calibration_error([], []))
@@ -86,11 +77,6 @@ def test_risk_coverage_matches_hand_calculation() -> None:
     )
 
 
-def test_standard_deviation_is_that_of_a_sample() -> None:
-    assert metrics.standard_deviation([0.4, 0.6]) == pytest.approx(math.sqrt(0.02))
-    assert metrics.standard_deviation([0.4]) == 0.0
-
-
 scored = st.lists(st.tuples(st.booleans(), st.integers(0, 20).map(lambda i: i / 20)), min_size=2, max_size=60)
 
 
@@ -115,10 +101,3 @@ def test_order_of_runs_does_not_matter(pairs: list[tuple[bool, float]], random: 
         before = score([y for y, _ in pairs], [p for _, p in pairs])
         after = score([y for y, _ in shuffled], [p for _, p in shuffled])
         assert before == pytest.approx(after, nan_ok=True)
-
-
-@given(st.floats(0, 1), st.integers(1, 2000))
-def test_wilson_interval_contains_the_share(share: float, n: int) -> None:
-    low, high = metrics.wilson_interval(share, n)
-    assert 0 <= low <= share + 1e-9
-    assert share - 1e-9 <= high <= 1

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from agentguard.net import is_loopback
-from agentguard_server.proxy.auth.client_limit import ClientLimit, create_limits
-from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
+from agentguard_server.proxy.auth.client_limits import ClientLimit, create_limits
+from agentguard_server.proxy.auth.shared_counters import SharedCounters
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions, ProxySettings, Scope
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.http.headers import HeaderPairs, extract_api_key
@@ -99,7 +99,7 @@ class Keyring:
     Args:
         keys: configuration of the keys.
         tenants: limits of tenants, by name; the keys of a tenant share them.
-        rate_limits: counters that all workers of the machine share; by default this worker counts alone.
+        counters: counters that all workers of the machine share; by default this worker counts alone.
         spending: ledger of the budgets; None without budgets.
     """
 
@@ -108,10 +108,10 @@ class Keyring:
         keys: Iterable[KeyOptions],
         *,
         tenants: Mapping[str, ClientLimits] = MappingProxyType({}),
-        rate_limits: SharedRateLimits | None = None,
+        counters: SharedCounters | None = None,
         spending: SpendingLedger | None = None,
     ) -> None:
-        counters = rate_limits or SharedRateLimits()
+        counters = counters or SharedCounters()
         tenant_limits = {
             name: create_limits(f"tenant:{name}", limits, counters, spending)
             for name, limits in tenants.items()
@@ -127,13 +127,13 @@ class Keyring:
         cls,
         settings: ProxySettings,
         *,
-        rate_limits: SharedRateLimits | None = None,
+        counters: SharedCounters | None = None,
         spending: SpendingLedger | None = None,
     ) -> Keyring | None:
         """Create a keyring; return None if no keys are configured, so that the proxy accepts all clients."""
         if settings.keys is None:
             return None
-        return cls(settings.keys, tenants=settings.tenants, rate_limits=rate_limits, spending=spending)
+        return cls(settings.keys, tenants=settings.tenants, counters=counters, spending=spending)
 
     def find(self, key: bytes) -> Caller | None:
         """Return the client of a key; None if the key is unknown."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError
 from agentguard_server.proxy.auth.authorization import Keyring
-from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
+from agentguard_server.proxy.auth.shared_counters import SharedCounters
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.state import AppState
@@ -61,7 +61,7 @@ class Bootstrap:
         )
         self.app_state.worker = worker
         workers = settings.listen.workers
-        self._rate_limits = SharedRateLimits(folder, worker=worker, workers=workers)
+        self._counters = SharedCounters(folder, worker=worker, workers=workers)
         self._spending = _open_spending(settings)
         self.app_state.keyring = self._build_keyring(settings)
         operation.attach(self.app_state, self.pool)
@@ -113,7 +113,7 @@ class Bootstrap:
         await self._services.aclose()
 
     def _build_keyring(self, settings: ProxySettings) -> Keyring | None:
-        return Keyring.from_settings(settings, rate_limits=self._rate_limits, spending=self._spending)
+        return Keyring.from_settings(settings, counters=self._counters, spending=self._spending)
 
     def _describe_spending(self) -> dict[str, Any]:
         """Return spent and maximum US dollars by key and tenant, for ``/status``."""

@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 from agentguard_server.proxy.auth.authorization import Keyring, generate_key
-from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
+from agentguard_server.proxy.auth.shared_counters import SharedCounters
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
 from agentguard_server.proxy.errors import ProxyError
 from hypothesis import given
@@ -147,8 +147,8 @@ class TestLimits:
 
     def test_reload_keeps_used_limits(self):
         options = (KeyOptions(name="k", hash=hashed("x"), limits=ClientLimits(requests_per_minute=2)),)
-        counters = SharedRateLimits()
-        before, after = (Keyring(options, rate_limits=counters).find(b"x") for _ in range(2))
+        counters = SharedCounters()
+        before, after = (Keyring(options, counters=counters).find(b"x") for _ in range(2))
         before.acquire(10.0)
         before.acquire(10.0)
         with pytest.raises(ProxyError, match="requests_per_minute") as refused:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from agentguard.errors import EvaluationError
-from agentguard.evals.significance import compare_paired, mcnemar_p_value
+from agentguard.evals.statistics import compare_paired, mcnemar_p_value, standard_deviation, wilson_interval
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (6, 0), (3, 9), (12, 9), (1, 1)])
@@ -39,3 +43,27 @@ def test_scores_must_match() -> None:
     for one, other, groups in (([], [], []), ([1.0], [], ["a"]), ([1.0], [1.0], [])):
         with pytest.raises(EvaluationError):
             compare_paired(one, other, groups)
+
+
+def test_wilson_interval_matches_hand_calculation() -> None:
+    # Hand-calculated: 55.2 % of 126 runs is in 46.5 to 63.6 %, 29.3 % of 58 runs in 19.2 to 42.0 %.
+    assert wilson_interval(0.552, 126) == pytest.approx((0.465, 0.636), abs=0.001)
+    assert wilson_interval(17 / 58, 58) == pytest.approx((0.192, 0.420), abs=0.001)
+    assert wilson_interval(0.0, 10)[0] == 0.0
+    assert wilson_interval(1.0, 10)[1] == pytest.approx(1.0)
+
+
+def test_wilson_interval_of_no_trials_is_nan() -> None:
+    assert all(math.isnan(v) for v in wilson_interval(0.5, 0))
+
+
+def test_standard_deviation_is_that_of_a_sample() -> None:
+    assert standard_deviation([0.4, 0.6]) == pytest.approx(math.sqrt(0.02))
+    assert standard_deviation([0.4]) == 0.0
+
+
+@given(st.floats(0, 1), st.integers(1, 2000))
+def test_wilson_interval_contains_the_share(share: float, n: int) -> None:
+    low, high = wilson_interval(share, n)
+    assert 0 <= low <= share + 1e-9
+    assert share - 1e-9 <= high <= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agentguard_server.proxy.auth.rate_limits import SharedLimitRow, SharedRateLimits
+from agentguard_server.proxy.auth.shared_counters import CounterRow, SharedCounters
 from agentguard_server.proxy.config.schema import ClientLimits
 from agentguard_server.proxy.errors import ProxyError
 
@@ -43,7 +43,7 @@ class ClientLimit:
     )  # fmt: skip
 
     def __init__(
-        self, limits: ClientLimits, row: SharedLimitRow, *, subject: str, spending: SpendingLedger | None
+        self, limits: ClientLimits, row: CounterRow, *, subject: str, spending: SpendingLedger | None
     ) -> None:
         self._row, self._subject, self._spending = row, subject, spending
         self._budget = limits.budget
@@ -104,7 +104,7 @@ class ClientLimit:
 
 
 def create_limits(
-    subject: str, limits: ClientLimits, counters: SharedRateLimits, spending: SpendingLedger | None
+    subject: str, limits: ClientLimits, counters: SharedCounters, spending: SpendingLedger | None
 ) -> tuple[ClientLimit, ...]:
     """Return the limits of a key or tenant; none if nothing is limited."""
     if limits == ClientLimits():

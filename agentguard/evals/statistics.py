@@ -1,14 +1,16 @@
-"""Significance of the difference of two methods: mean with bootstrap interval, and McNemar's test."""
+"""Statistics of scores: mean, standard deviation, and intervals of rates and of paired differences."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb
 
 from agentguard.errors import EvaluationError
-from agentguard.evals.metrics import mean
+
+_Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,35 @@ class PairedDifference:
     gained: int
     lost: int
     p: float
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the arithmetic mean; NaN for an empty input."""
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan
+
+
+def standard_deviation(values: Iterable[float]) -> float:
+    """Return the sample standard deviation; 0 for fewer than two values."""
+    numbers = list(values)
+    if len(numbers) < 2:
+        return 0.0
+    average = mean(numbers)
+    return math.sqrt(math.fsum((v - average) ** 2 for v in numbers) / (len(numbers) - 1))
+
+
+def wilson_interval(share: float, n: int, *, z: float = _Z95) -> tuple[float, float]:
+    """Return the Wilson score interval of a share of ``n`` trials (Wilson 1927); 95 % by default.
+
+    ``share`` may be a mean over repeats of the same ``n`` runs. ``n`` stays the number of runs, because
+    repeats of a run are not new trials.
+    """
+    if n == 0 or math.isnan(share):
+        return math.nan, math.nan
+    centre = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def compare_paired(

@@ -35,7 +35,7 @@ _WINDOW_S: Final = 60.0
 _TOLERANCE_S: Final = 1e-6
 
 
-class SharedRateLimits:
+class SharedCounters:
     """Rows of all keys and tenants in the shared memory.
 
     Args:
@@ -52,12 +52,12 @@ class SharedRateLimits:
         )
         self._stride = _HEADER_CELLS + workers
         self._counts, self._times = _map_cells(self._path, _MAX_ROWS * self._stride)
-        self._own_rows: dict[int, SharedLimitRow] = {}
+        self._own_rows: dict[int, CounterRow] = {}
         for row in range(0, _MAX_ROWS * self._stride, self._stride):
             if self._counts[row]:  # the count of a dead worker that this one replaces
                 self._counts[row + _HEADER_CELLS + worker] = 0
 
-    def find_or_create(self, subject: bytes) -> SharedLimitRow:
+    def find_or_create(self, subject: bytes) -> CounterRow:
         """Return the row of a key or tenant. Takes a lock, so do not call it per request.
 
         If all rows are used, the row is private to this worker, with its share of the limits.
@@ -68,12 +68,12 @@ class SharedRateLimits:
                 row = (tag + probe) % _MAX_ROWS * self._stride
                 if self._counts[row] in (0, tag):
                     self._counts[row] = tag
-                    return SharedLimitRow(
+                    return CounterRow(
                         self._counts, self._times, row, worker=self._worker, workers=self._workers
                     )
         if tag not in self._own_rows:
             counts, times = _map_cells(None, _HEADER_CELLS + 1)
-            self._own_rows[tag] = SharedLimitRow(counts, times, 0, share=1 / self._workers)
+            self._own_rows[tag] = CounterRow(counts, times, 0, share=1 / self._workers)
         return self._own_rows[tag]
 
     @contextlib.contextmanager
@@ -89,7 +89,7 @@ class SharedRateLimits:
             os.close(lock)
 
 
-class SharedLimitRow:
+class CounterRow:
     """Row of one key or tenant, used by one worker.
 
     Attributes:

@@ -1,8 +1,9 @@
-"""Rollback horizon: the minimum length of a rollback, which triples after each ineffective rollback.
+"""Selection of the step to which a rollback returns.
 
 The root cause is uncertain. A short rollback is cheap and keeps correct work, but one that is too short does
-not help. A search whose range grows by a constant factor costs at most a constant multiple of going directly
-to an unknown position (Bentley and Yao, "An almost optimal algorithm for unbounded searching", 1976). The
+not help. The horizon is the minimum length of a rollback; it triples after each ineffective rollback. A
+search whose range grows by a constant factor costs at most a constant multiple of going directly to an
+unknown position (Bentley and Yao, "An almost optimal algorithm for unbounded searching", 1976). The
 localizer's hypotheses select the step within the horizon.
 """
 

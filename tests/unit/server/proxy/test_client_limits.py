@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from agentguard_server.proxy.auth.authorization import Caller, Keyring
-from agentguard_server.proxy.auth.rate_limits import SharedRateLimits
+from agentguard_server.proxy.auth.shared_counters import SharedCounters
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
 from agentguard_server.proxy.errors import ProxyError
 from hypothesis import HealthCheck, given, settings
@@ -19,8 +19,8 @@ HASH = "sha256:" + "ab" * 32
 
 
 def ring(folder: Path, worker: int, workers: int = 2, **limits: int) -> Caller:
-    quotas = SharedRateLimits(folder, worker=worker, workers=workers)
-    keys = Keyring([KeyOptions(name="k", hash=HASH, limits=ClientLimits(**limits))], rate_limits=quotas)
+    quotas = SharedCounters(folder, worker=worker, workers=workers)
+    keys = Keyring([KeyOptions(name="k", hash=HASH, limits=ClientLimits(**limits))], counters=quotas)
     found = keys.find_by_name("k")
     assert found is not None
     return found[1]
@@ -53,11 +53,11 @@ def test_concurrency_of_dead_worker_expires(tmp_path: Path) -> None:
 
 
 def test_reload_keeps_granted_and_used_limits(tmp_path: Path) -> None:
-    quotas = SharedRateLimits(tmp_path, worker=0, workers=2)
+    quotas = SharedCounters(tmp_path, worker=0, workers=2)
 
     def made(**limits: int) -> Caller:
         found = Keyring(
-            [KeyOptions(name="k", hash=HASH, limits=ClientLimits(**limits))], rate_limits=quotas
+            [KeyOptions(name="k", hash=HASH, limits=ClientLimits(**limits))], counters=quotas
         ).find_by_name("k")
         assert found is not None
         return found[1]
@@ -111,7 +111,7 @@ _PAUSE_S = 0.0005
 
 def _takes(folder: Path, worker: int, most: int, ready: Any, let_in: Any) -> None:
     caller, seen, running = ring(folder, worker, 4, max_concurrent=most, requests_per_minute=600), 0, 0
-    quota = SharedRateLimits(folder, worker=3, workers=4).find_or_create(b"key:k")
+    quota = SharedCounters(folder, worker=3, workers=4).find_or_create(b"key:k")
     ready.wait(60)
     until, halted = time.monotonic() + 5.0, 0.0
     while (asked := time.monotonic()) < until:
@@ -150,13 +150,13 @@ def test_processes_never_exceed_the_limit(tmp_path: Path) -> None:
 
 
 def test_keys_beyond_table_rows_get_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentguard_server.proxy.auth.rate_limits._MAX_ROWS", 2)
-    quotas = SharedRateLimits(tmp_path, worker=0, workers=2)
+    monkeypatch.setattr("agentguard_server.proxy.auth.shared_counters._MAX_ROWS", 2)
+    quotas = SharedCounters(tmp_path, worker=0, workers=2)
     options = [
         KeyOptions(name=f"k{n}", hash=f"sha256:{n:064x}", limits=ClientLimits(max_concurrent=2))
         for n in range(1, 4)
     ]
-    keys = Keyring(options, rate_limits=quotas)
+    keys = Keyring(options, counters=quotas)
     callers = [found[1] for n in range(1, 4) if (found := keys.find_by_name(f"k{n}"))]
     assert [[wait_of(one, 1.0), wait_of(one, 1.0)] for one in callers].count([None, None]) == 2
     assert wait_of(callers[-1], 1.0) == 1.0

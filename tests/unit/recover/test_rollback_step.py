@@ -15,7 +15,7 @@ from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.plan import Recovery, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import RecoveryPlanner, select_standing
 from agentguard.recover.recovery_policy import build_escalation
-from agentguard.recover.rollback_horizon import (
+from agentguard.recover.rollback_step import (
     GROWTH_FACTOR,
     find_first_agent_step,
     rollback_horizon,
