@@ -18,6 +18,7 @@ from typing import Final
 
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
+from agentguard.store.db.url import resolve_address
 from agentguard.store.options import StoreOptions
 from agentguard.store.store import Store
 from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
@@ -36,7 +37,7 @@ from agentguard_server.proxy.capture.protocol import (
 )
 from agentguard_server.proxy.capture.run_writer import RunWriter
 from agentguard_server.proxy.garbage_collector import tune_garbage_collector
-from agentguard_server.proxy.heap import trim_heap_periodically
+from agentguard_server.proxy.heap import configure_heap, trim_heap_periodically
 
 logger = logging.getLogger("agentguard.collector")
 
@@ -208,11 +209,13 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker that started it ends it
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
+    configure_heap()
     try:
         line = _read_config_line()
         if not line:
             return 0
         config = CollectorConfig.model_validate_json(line)
+        _create_tables(config.capture.store)
         store = open_store(config.capture.store)
     except AgentGuardError as error:
         logger.error("the collector cannot start: %s", error)
@@ -228,6 +231,27 @@ def main() -> int:
 def open_store(url: str | None) -> Store:
     """Open the store of a collector; the database may be down. Raises ConfigError and MissingExtra."""
     return Store.open(url, connect=False, options=StoreOptions(max_commit_delay_s=COMMIT_DELAY_S))
+
+
+def _create_tables(url: str | None) -> None:
+    """Create the tables of a new SQLite file in a child process.
+
+    The migration library takes 10 MB, which the system gets back when the child ends. Call this before the
+    process has threads. If the child fails, the writer of the store creates the tables later.
+    """
+    path = resolve_address(url).path
+    if path is None or path.exists():
+        return
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        Store.open(url).close()
+    except AgentGuardError:
+        pass  # the store's writer reports it
+    finally:
+        os._exit(0)
 
 
 def _read_config_line() -> bytes:

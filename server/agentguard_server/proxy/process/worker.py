@@ -13,7 +13,7 @@ from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.loader import ConfigLoader
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.garbage_collector import tune_garbage_collector
-from agentguard_server.proxy.heap import trim_heap_periodically
+from agentguard_server.proxy.heap import configure_heap, trim_heap_periodically
 from agentguard_server.proxy.process.bootstrap import Bootstrap
 from agentguard_server.proxy.process.server import ProxyServer
 
@@ -44,6 +44,7 @@ def run_worker(
     Raises:
         ConfigError: a component cannot be created from its configuration.
     """
+    configure_heap()
     with asyncio.Runner(loop_factory=_get_loop_factory()) as runner:
         assembly = Bootstrap(settings, worker=worker, folder=folder)
         runner.run(_serve(assembly, config_loader, listener, on_ready=on_ready, parent=parent))
