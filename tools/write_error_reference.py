@@ -37,9 +37,14 @@ indented below its base class.
 |---|---|---|"""
 _RESPONSES = """
 ## Responses of the proxy
-[proxy-api.md](proxy-api.md#errors) describes the format. The proxy also uses the codes of `ResilienceError` and its
-subclasses. Their status is 503 (`circuit_open`, `overloaded`, and `no_replica` if all replicas are drained),
-504 (`deadline_exceeded`, `stalled`), that of the endpoint, or 502. A message has `…` in place of a value.
+[proxy-api.md](proxy-api.md#errors) describes the format. The proxy also uses the codes of `ResilienceError`
+and its subclasses. Their status is that of the endpoint, or one of these:
+
+- 503: `circuit_open`, `overloaded`, and `no_replica` if all replicas are drained;
+- 504: `deadline_exceeded`, `stalled`;
+- 502: all others.
+
+In the table, `…` marks a value in a message.
 
 | code | status | messages |
 |---|---|---|"""

@@ -26,8 +26,8 @@ PAGE = ROOT / "docs" / "metrics.md"
 _INTRODUCTION = """# Metrics
 
 The metrics of the [proxy](proxy.md) at `/metrics`, in Prometheus's text format. With `keys`, a client
-needs the scope `read`. The section [`metrics`](proxy-configuration.md#metrics) of the configuration sets limits of labels
-and buckets of histograms.
+needs the scope `read`. The section [`metrics`](proxy-configuration.md#metrics) of the configuration sets
+limits of labels and buckets of histograms.
 
 `tools/write_metric_reference.py` writes this page from the code.
 

@@ -27,7 +27,7 @@ _QUERY: Final = re.compile(rb"[!\"$-\[\]-~]*")
 """Visible ASCII without ``#`` and the backslash, which some servers treat as a slash."""
 _PRIORITIES: Final = {one.name.lower().encode(): one for one in RequestPriority}
 _MAX_QUORUM_SIZE: Final = 9
-_RUN_ID: Final = re.compile(rb"[\x21-\x7e]{1,256}")
+_RUN_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")  # the guard and capture ignore a longer ID
 _EMPTY: Final = msgspec.Raw()
 _PREFIX_BYTES: Final = 4096
 """Length of the hashed prefix of a text."""
@@ -358,7 +358,7 @@ def _stored_response_id(path: bytes, fields: RequestFields) -> str:
 def _parse_run_id(value: bytes) -> str:
     if _RUN_ID.fullmatch(value) is None:
         raise ProxyError(
-            400, "invalid_header", "agentguard-run: 1 to 256 visible characters of ASCII, or off"
+            400, "invalid_header", "agentguard-run: 1 to 128 visible characters of ASCII, or off"
         )
     return value.decode()
 

@@ -1,4 +1,4 @@
-"""The pages of the proxy name every field of the configuration, every metric, every own header and endpoint."""
+"""Documentation of the proxy: every configuration field, metric, header and endpoint has a description."""
 
 from __future__ import annotations
 

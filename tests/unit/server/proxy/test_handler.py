@@ -98,7 +98,7 @@ def test_client_options_reach_pool():
 @pytest.mark.parametrize(
     "headers",
     [{"Agentguard_Quorum": "0"}, {"Agentguard_Quorum": "99"}, {"Agentguard_Quorum": "x"},
-     {"Agentguard_Priority": "high"}, {"Agentguard_Run": "a b"}, {"Agentguard_Run": "x" * 257}],
+     {"Agentguard_Priority": "high"}, {"Agentguard_Run": "a b"}, {"Agentguard_Run": "x" * 129}],
 )  # fmt: skip
 def test_invalid_proxy_header_is_rejected(headers):
     gate = gateway()
