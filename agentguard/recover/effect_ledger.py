@@ -238,6 +238,10 @@ class EffectLedger:
         """Add the schemas of offered tools, by which the arguments of their calls are compared."""
         self._schemas.update({tool.name: tool.parameters for tool in tools if tool.parameters})
 
+    def has_effect(self, tool: str) -> bool:
+        """Return whether calls of a tool are in the ledger: it is not declared as a read."""
+        return self.get_tool_effect(tool).effect is not EffectClass.READ
+
     def is_declared(self, tool: str) -> bool:
         """Return whether the effect of a tool is declared."""
         return tool in self._tools
@@ -383,7 +387,7 @@ class EffectLedger:
         self._settle(effect, EffectState.COMPENSATED, effect.result)
 
     def _settle(self, effect: Effect, state: EffectState, result: str) -> None:
-        if self.get_tool_effect(effect.tool).effect is not EffectClass.READ:
+        if self.has_effect(effect.tool):
             settled = Effect(
                 key=effect.key,
                 occurrence=effect.occurrence,

@@ -33,7 +33,7 @@ from agentguard.detect.step_facts import canonicalize_json
 from agentguard.recover.agent_messages import format_person_answer
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.recover.tool_effects import AttemptOutcome, EffectClass, Reconcile, classify_attempt
+from agentguard.recover.tool_effects import AttemptOutcome, Reconcile, classify_attempt
 from agentguard.runtime import run_end
 from agentguard.runtime.pending_turn import PendingTurn, VoteResult
 from agentguard.runtime.plan_execution import apply_plan
@@ -101,9 +101,7 @@ class Session(RunState):
         """Return whether the calls of an accepted turn wait for the judges; see `check_with_judges`."""
         if self.live_run is None or not self.live_run.holds_effects or self.stop_reason is not None:
             return False
-        return any(
-            self.ledger.get_tool_effect(call.name).effect is not EffectClass.READ for call in turn.tool_calls
-        )
+        return any(self.ledger.has_effect(call.name) for call in turn.tool_calls)
 
     def check_with_judges(self, turn: Step) -> RecoveryPlan | None:
         """Wait for the judges' answer about an accepted turn, for at most ``hold_s`` seconds.
@@ -178,10 +176,10 @@ class Session(RunState):
             is_refused: the tool failed and certainly had no effect.
             has_failed: the tool raised an exception; None if unknown.
         """
-        if claim.decision is not ExecutionDecision.RUN:
+        tool = claim.effect.tool
+        if claim.decision is not ExecutionDecision.RUN or not self.ledger.has_effect(tool):
             return
         with self.acquire_lock():
-            tool = claim.effect.tool
             outcome = AttemptOutcome.FAILED
             if not is_refused and not self.is_unknown_tool(tool):
                 runs_once = self.ledger.is_declared(tool) and self.ledger.forbids_repetition(tool)

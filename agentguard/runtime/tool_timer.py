@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any
 
-from agentguard.recover.tool_effects import EffectClass
 from agentguard.runtime.session import Session
 
 
@@ -83,6 +82,6 @@ def _start_thread(handler: Callable[[Any], Any], request: Any) -> Future[Any]:
 
 def _build_timeout(session: Session, tool: str, timeout_s: float) -> ToolTimeout:
     text = f"{tool} timed out: it did not return within {timeout_s:g} s and was interrupted."
-    if session.ledger.get_tool_effect(tool).effect is not EffectClass.READ:
+    if session.ledger.has_effect(tool):
         text += " It is not known whether it took effect. Find out what happened before you go on."
     return ToolTimeout(text)

@@ -81,7 +81,7 @@ class Store(StoreQueries):
         # If a power failure lost a claim, its effect could be executed twice. So claims always wait for the
         # disk.
         self._claims_database = Database(self.address, synchronous="full", lock_timeout_s=o.lock_timeout_s)
-        self._effect_claims = EffectClaims(self._claims_database)
+        self._effect_claims = EffectClaims(self._claims_database, self._database)
 
     @classmethod
     def open(

@@ -28,17 +28,33 @@ _EXTREME_PATTERN = re.compile(
 )
 _HIGH_WORDS = frozenset({"most expensive", "highest", "largest", "longest", "biggest"})
 _AVAILABLE_PATTERN = re.compile(r"\b(?:is|are) (?:currently |still )?(?:available|in stock)\b")
-_CLAIM_PATTERNS = (
-    (_COUNT_PATTERN, ("there are ", "there were ", "found ", " have ", " has ", "shows ", "lists ")),
-    (_EXTREME_PATTERN, ("cheapest", "lowest", "least exp", "shortest", "smallest", "earliest", "fastest",
-                        "most exp", "highest", "largest", "longest", "biggest")),
-    (_AVAILABLE_PATTERN, ("available", "in stock")),
-)  # fmt: skip
 _AVAILABLE_KEYS = frozenset({"available", "in_stock", "is_available", "instock"})
 _MAX_CLAIMS = 12
 _MAX_TEXT_CHARS = 8_000
 _MAX_ITEMS = 500
 _MAX_RESULT_CHARS = 60_000
+
+
+def _has_counted_key(claim: re.Match[str], lower_result: str) -> bool:
+    return f'{claim[2].rpartition(" ")[2]}"' in lower_result
+
+
+def _has_number(_: re.Match[str], lower_result: str) -> bool:
+    return any(digit in lower_result for digit in "0123456789")
+
+
+def _has_false_flag(_: re.Match[str], lower_result: str) -> bool:
+    return "false" in lower_result
+
+
+_CLAIM_PATTERNS = (
+    (_COUNT_PATTERN, ("there are ", "there were ", "found ", " have ", " has ", "shows ", "lists "),
+     _has_counted_key),
+    (_EXTREME_PATTERN, ("cheapest", "lowest", "least exp", "shortest", "smallest", "earliest", "fastest",
+                        "most exp", "highest", "largest", "longest", "biggest"), _has_number),
+    (_AVAILABLE_PATTERN, ("available", "in stock"), _has_false_flag),
+)  # fmt: skip
+"""Patterns of claims, texts of which one occurs in each claim, and what a result needs to refute a claim."""
 
 
 class RefutedClaim(BaseDetector):
@@ -59,7 +75,9 @@ class RefutedClaim(BaseDetector):
         if not step.content or not facts.previous_results:
             return NO_FINDINGS
         result = facts.previous_results[-1]
-        if result.classification.status is not ResultStatus.OK or not _may_claim(facts.lower_text):
+        if result.classification.status is not ResultStatus.OK:
+            return NO_FINDINGS
+        if not _may_refute(result.lower_text, facts.lower_text):
             return NO_FINDINGS
         value = _parse(result)
         if value is None:
@@ -91,10 +109,12 @@ _Refuted = tuple[tuple[int, int], str] | None
 _Array = tuple[str, Sequence[Any]]
 
 
-def _may_claim(lower_text: str) -> bool:
+def _may_refute(lower_result: str, lower_text: str) -> bool:
+    """Return whether a result may refute a claim of the text; parsing a long result takes far longer."""
     return any(
-        any(cue in lower_text for cue in cues) and pattern.search(lower_text, 0, _MAX_TEXT_CHARS) is not None
-        for pattern, cues in _CLAIM_PATTERNS
+        any(cue in lower_text for cue in cues)
+        and any(is_about(claim, lower_result) for claim in pattern.finditer(lower_text, 0, _MAX_TEXT_CHARS))
+        for pattern, cues, is_about in _CLAIM_PATTERNS
     )
 
 

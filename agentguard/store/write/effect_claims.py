@@ -8,19 +8,22 @@ compensation is an effect too: claim it, under the name of the compensating tool
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import and_, bindparam, select, update
+from sqlalchemy import Connection, Executable, and_, bindparam, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError
 from agentguard.store.db.database import Database
-from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, PRESERVE_ROWCOUNT, to_unavailable_error
+from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, to_unavailable_error
 from agentguard.store.db.payload import RowRejected
 from agentguard.store.db.row_mapping import to_parameters, to_row
 from agentguard.store.db.rows import EffectRow, RowData
+from agentguard.store.db.statements import execute_query
 from agentguard.store.db.tables import EFFECTS
 
 SHARED_BRANCH_PREFIX = "shared-"
@@ -37,15 +40,27 @@ _ALLOWED_SOURCE_STATES = {
     "compensated": (*_UNSETTLED, "done", "reconciled"),
 }
 
-# Statements are constants: SQLAlchemy takes longer to build one than SQLite to execute it.
+# Statements are constants, and the driver executes them: SQLAlchemy takes longer than SQLite to process one.
 _IS_EFFECT = and_(EFFECTS.c.tenant == bindparam("of_tenant"), EFFECTS.c.key == bindparam("of_key"))
 _FIND_EFFECT = select(EFFECTS).where(_IS_EFFECT)
 _INSERT_CLAIM = {
     "postgresql": postgresql.insert(EFFECTS).on_conflict_do_nothing(index_elements=["tenant", "key"]),
     "sqlite": sqlite.insert(EFFECTS).on_conflict_do_nothing(index_elements=["tenant", "key"]),
 }
+
+
+def _build_settlement(source_states: tuple[str, ...], columns: tuple[str, ...]) -> Executable:
+    states: list[Any] = [literal_column(f"'{state}'") for state in source_states]
+    changes: dict[str, Any] = {name: bindparam(f"new_{name}") for name in columns}
+    return update(EFFECTS).where(and_(_IS_EFFECT, EFFECTS.c.state.in_(states))).values(changes)
+
+
 _SETTLE_EFFECT = {
-    state: update(EFFECTS).where(and_(_IS_EFFECT, EFFECTS.c.state.in_(sources)))
+    state: _build_settlement(sources, ("state", "settled_at"))
+    for state, sources in _ALLOWED_SOURCE_STATES.items()
+}
+_SETTLE_EFFECT_WITH_RESULT = {
+    state: _build_settlement(sources, ("state", "settled_at", "data"))
     for state, sources in _ALLOWED_SOURCE_STATES.items()
 }
 
@@ -67,13 +82,20 @@ class StoredEffectClaim:
 
 
 class EffectClaims:
-    """Claims and settlements of effects; each method returns only after its change is durable."""
+    """Claims and settlements of effects.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    Args:
+        claims_database: database whose commits wait for the disk. A claim that a power failure loses would
+            let its effect happen twice.
+        database: database for the settlements. A settlement that a power failure loses leaves the effect
+            attempted, and an attempted effect is not executed again.
+    """
+
+    def __init__(self, claims_database: Database, database: Database) -> None:
+        self._claims_database, self._database = claims_database, database
 
     def claim(self, effect: EffectRow) -> StoredEffectClaim:
-        """Claim an effect.
+        """Claim an effect; return after the claim is on disk.
 
         Raises:
             StoreUnavailable: the claim could not be made durable; do not execute the effect. The claim may
@@ -82,20 +104,11 @@ class EffectClaims:
         """
         claimed_effect = replace(effect, state="attempted", settled_at=None)
         values = _to_effect_parameters(claimed_effect)
-        try:
-            engine = self._database.get_engine()
-            with (
-                engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
-                connection.begin(),
-            ):
-                statement = _INSERT_CLAIM[connection.dialect.name]
-                if connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount == 1:
-                    row = None
-                else:
-                    row = connection.execute(_FIND_EFFECT, _build_key_parameters(effect)).mappings().one()
-            self._database.verify_file(engine)
-        except (SQLAlchemyError, OSError) as error:
-            raise to_unavailable_error(error, self._database.address) from None
+        with _open_transaction(self._claims_database) as connection:
+            if execute_query(connection, _INSERT_CLAIM[connection.dialect.name], values).rowcount == 1:
+                row = None
+            else:
+                row = execute_query(connection, _FIND_EFFECT, _build_key_parameters(effect)).mappings().one()
         if row is None:
             return StoredEffectClaim(state="new", effect=claimed_effect)
         stored_effect = to_row(EffectRow, row)
@@ -104,28 +117,33 @@ class EffectClaims:
     def settle(self, effect: EffectRow, state: SettledState, result: RowData | None) -> bool:
         """Record the outcome of a claimed effect; return False if it has no claim or had that outcome before.
 
+        The outcome survives the death of the process.
+
         Raises:
-            StoreUnavailable: the outcome could not be made durable.
+            StoreUnavailable: the outcome could not be committed.
             StoreError: ``state`` is invalid, or the result cannot be stored.
         """
         if state not in _ALLOWED_SOURCE_STATES:
             raise StoreError(f"the outcome of an effect must be one of {', '.join(_ALLOWED_SOURCE_STATES)}")
-        row = effect if result is None else replace(effect, data=result)
-        parameters = _to_effect_parameters(row)
-        changes = {"state": state, "settled_at": time.time(), **_build_key_parameters(effect)}
+        changes = {"new_state": state, "new_settled_at": time.time(), **_build_key_parameters(effect)}
+        statements = _SETTLE_EFFECT
         if result is not None:
-            changes["data"] = parameters["data"]
-        try:
-            engine = self._database.get_engine()
-            with (
-                engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection,
-                connection.begin(),
-            ):
-                settled = connection.execute(_SETTLE_EFFECT[state], changes).rowcount == 1
-            self._database.verify_file(engine)
-        except (SQLAlchemyError, OSError) as error:
-            raise to_unavailable_error(error, self._database.address) from None
-        return settled
+            statements = _SETTLE_EFFECT_WITH_RESULT
+            changes["new_data"] = _to_effect_parameters(replace(effect, data=result))["data"]
+        with _open_transaction(self._database) as connection:
+            return execute_query(connection, statements[state], changes).rowcount == 1
+
+
+@contextmanager
+def _open_transaction(database: Database) -> Iterator[Connection]:
+    """Open a transaction and commit it at the end of the block. Raises StoreUnavailable."""
+    try:
+        engine = database.get_engine()
+        with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
+            yield connection
+        database.verify_file(engine)
+    except (SQLAlchemyError, OSError) as error:
+        raise to_unavailable_error(error, database.address) from None
 
 
 def _to_effect_parameters(effect: EffectRow) -> dict[str, object]:
