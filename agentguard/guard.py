@@ -89,9 +89,10 @@ class Guard:
             background thread diagnoses each run that has ended and writes its diagnosis there.
         repair: custom repair for ``roll_forward``. It receives the run and the hypothesis, and returns the
             field of the step and its new text, or None.
-        schemata: schemata of earlier failures, which support recoveries and are updated by their outcomes: a
-            schema file or database, True for the guard's store (else the default store, else memory), or a
-            `agentguard.runtime.schema_feedback.SchemaFeedback`.
+        schemata: schemata of earlier failures, which support diagnoses and recoveries and are updated by the
+            outcomes of recoveries. None uses those of ``store``, if there is one; True also uses those of the
+            default store, if it exists, else memory; False uses none. It may also be a schema file, a
+            database, or a `agentguard.runtime.schema_feedback.SchemaFeedback`.
         live_judge: judge that classifies new steps beside a running agent.
         tool_timeout_s: seconds after which the guard interrupts a tool, unless its declaration has another
             timeout; None for no limit. See `agentguard.runtime.tool_timer`.
@@ -117,7 +118,7 @@ class Guard:
         run_observers: Sequence[RunEndObserver] = (),
         store: Store | None = None,
         repair: RepairFunction | None = None,
-        schemata: str | Path | bool | SchemaFeedback = False,
+        schemata: str | Path | bool | SchemaFeedback | None = None,
         live_judge: LiveJudge | None = None,
         tool_timeout_s: float | None = None,
         prices: PriceTable | None = None,
@@ -360,6 +361,8 @@ class Guard:
         rules, store = cast(SessionConfig, self.components.session_config), self.components.store
         if store is None and resume:
             raise ConfigError("resume: the guard has no store to resume a run from")
+        if self.components.schemata is not None:
+            self.components.schemata.prepare()
         ended = False
         if store is not None:
             effect_store = effect_store if effect_store is not None else SqlEffectStore(store, meta.id)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import orjson
 
 from agentguard.batch.comparison import compare_parts
-from agentguard.batch.fingerprint import describe_judgement, digest_files
+from agentguard.batch.fingerprint import describe_judgement, digest_files, digest_schemata
 from agentguard.batch.operation import MIN_DETECTOR_DEADLINE_S, PartRevision, RunOutput
 from agentguard.batch.output import BatchOutput
 from agentguard.batch.output_table import OutputTable
@@ -26,20 +26,30 @@ from agentguard.trajectory.model import Record
 class DiagnosisOperation:
     """Diagnosis of each run, and the comparison with the other runs of its agent.
 
+    The default store is not read: the workers of a job may run on other machines, and a job that is resumed
+    must not depend on what was learnt meanwhile.
+
     Attributes:
         policy: policy of the diagnosis.
     """
 
     policy: Policy
     name: ClassVar[str] = "diagnose"
+
+    def __post_init__(self) -> None:
+        """Leave the default store out."""
+        if self.policy.schemata is True:
+            object.__setattr__(self, "policy", self.policy.model_copy(update={"schemata": False}))
+
     table: ClassVar[OutputTable] = VERDICT_TABLE
     has_input_in_dead_letters: ClassVar[bool] = True
 
     def collect_facts(self) -> dict[str, Any]:
-        """Return the policy, the installed detectors, the model, the taxonomies and the policy's files."""
+        """Return the policy with its files, the detectors, the model, the taxonomies and the schemata."""
         return {
             "policy": orjson.loads(self.policy.model_dump_json()),
             **describe_judgement(),
+            "schemata": digest_schemata(self.policy.schemata),
             "files": {
                 option: digest_files([Path(value)])
                 for option, value in (self.policy.resolve_localizer().model_extra or {}).items()

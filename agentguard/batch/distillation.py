@@ -83,7 +83,7 @@ class DistillationProcessor:
     def __init__(self, operation: DistillationOperation) -> None:
         self._embedded = EmbeddedDistiller()
         self._distiller = _build_distiller(operation) or self._embedded
-        policy = Policy(detector_deadline_s=MIN_DETECTOR_DEADLINE_S)
+        policy = Policy(detector_deadline_s=MIN_DETECTOR_DEADLINE_S, schemata=False)
         self._guard = Guard.from_policy(policy) if operation.is_diagnosed else None
 
     def distill(self, record: Record) -> ErrorSchema | None:

@@ -1,4 +1,4 @@
-"""Facts for the fingerprint of a batch job: detectors, model and taxonomies."""
+"""Facts for the fingerprint of a batch job: detectors, model, taxonomies and schemata."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from agentguard.detect.base import detectors
 from agentguard.judge.embedded.model_io import load_card
@@ -27,3 +29,17 @@ def digest_files(paths: Sequence[Path]) -> str:
     for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def digest_schemata(location: bool | str) -> str:
+    """Return a digest of the schemata at a location, in hexadecimal digits; empty without a location."""
+    if isinstance(location, bool):
+        return ""
+    from agentguard.schemata.persistence import open_schema_store
+    from agentguard.schemata.serialization import encode_schema
+
+    with open_schema_store(location) as store:
+        encoded = orjson.dumps(
+            [encode_schema(schema) for schema in store.load()], option=orjson.OPT_SORT_KEYS
+        )
+    return hashlib.sha256(encoded).hexdigest()[:16]

@@ -47,7 +47,7 @@ def check_guard(
     report = run_guard_check(
         function,
         build_scenarios()[::every],
-        Guard if settings is None else lambda: Guard.from_policy(settings),
+        Guard if settings is None else lambda: Guard.from_policy(settings, schemata=False),
     )
     typer.echo(orjson.dumps(report.to_dict()).decode() if json else _format_report(report))
     if report.list_broken() or not any(one.plain.passes for one in report.comparisons):

@@ -180,7 +180,8 @@ def check_store(context: CheckContext) -> Iterator[CheckResult]:
             remedy="to use it: pip install 'agentguard[store]'",
         )  # fmt: skip
         return
-    from agentguard.store.db.url import ENVIRONMENT_VARIABLE, resolve_address
+    from agentguard.store.db.url import resolve_address
+    from agentguard.store.location import ENVIRONMENT_VARIABLE
 
     try:
         address = resolve_address(context.store)

@@ -28,7 +28,7 @@ A guard of a running agent also reads::
     tool_timeout_s: 60              # interrupt a tool after this time, if it declares no timeout
     on_guard_error: fail_open       # or fail_closed: a failed component of the guard stops the run
     live_model: {threshold: 0.9}    # the embedded outcome model beside the agent: it may lead to a hint
-    schemata: schemata.jsonl        # learn from recoveries: a file or database, or true for the guard's store
+    schemata: schemata.jsonl        # a file or database; by default (true) those of the store; false for none
 
 `agentguard.config.judge` defines the sections ``judge`` and ``safety``, `agentguard.config.acceptance` the
 section ``acceptance``. Each detector, localizer and strategy validates its options when it is created.
@@ -227,8 +227,9 @@ class Policy(BaseModel):
     tool_timeout_s: ToolTimeoutSeconds | None = None
     """Timeout of tools that declare none."""
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
-    schemata: bool | str = False
-    """Learn from recoveries: true for the guard's or the default store, or a file or database of schemata."""
+    schemata: bool | str = True
+    """Schemata of earlier failures: true for those of the guard's store, else of the default store if it
+    exists; a file or database; or false for none."""
     judge: JudgeSettings | None = None
     """Judge of all localizers that need one; the default localizer is then `fused`."""
     safety: SafetySettings | None = None

@@ -89,6 +89,12 @@ class VerdictScope:
 _SCOPE: ContextVar[VerdictScope | None] = ContextVar("agentguard_verdict_scope", default=None)
 
 
+def find_tenant() -> str | None:
+    """Return the tenant of the `VerdictScope` around the call; None outside of a scope."""
+    scope = _SCOPE.get()
+    return None if scope is None else scope.tenant
+
+
 class CachedJudge:
     """Judge that answers repeated questions from a cache.
 

@@ -153,7 +153,7 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         on_guard_error=recover.on_guard_error,
         redundancy=recover.redundancy,
         repair_function=components.repair,
-        annotate_diagnosis=None if learning is None else learning.annotate_diagnosis,
+        annotate_diagnosis=None if learning is None else learning.annotate_live_diagnosis,
         observers=observers,
         run_end_observers=at_end,
     )

@@ -23,10 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 from agentguard.detect.base import Finding
 from agentguard.detect.runner import detect
+from agentguard.errors import AgentGuardError
+from agentguard.judge.cache import find_tenant
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.outcome_verification import get_resume_step
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryTier
 from agentguard.runtime.background_queue import BackgroundQueue
+from agentguard.schemata.database import SchemaDatabase
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
@@ -54,39 +57,96 @@ class _FeedbackJob:
 class SchemaFeedback:
     """Use of schemata in guarded runs and feedback from these runs; one object per guard, thread-safe.
 
+    A database is opened when a schema is first found in it, or when a recovery is first confirmed.
+
     Args:
-        cache: cache of the schemata.
+        source: cache of the schemata, or the database that has them.
         allow_same_task: use schemata that come from the same task. An evaluation must set this to False.
         clock: function that returns epoch seconds.
 
     Attributes:
-        cache: cache of the schemata.
         queue: queue of the runs that have ended.
     """
 
     def __init__(
-        self, cache: SchemaCache, *, allow_same_task: bool = True, clock: Callable[[], float] = time.time
+        self,
+        source: SchemaCache | SchemaDatabase,
+        *,
+        allow_same_task: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.cache, self.allow_same_task = cache, allow_same_task
+        self.allow_same_task = allow_same_task
         self.queue = BackgroundQueue("agentguard-learning", max_jobs=_MAX_QUEUE)
         self._clock = clock
+        self._database = source if isinstance(source, SchemaDatabase) else None
+        self._cache = None if isinstance(source, SchemaDatabase) else source
+        self._cache_lock = threading.RLock()
+        self._next_look = -math.inf
+        self._load_error: AgentGuardError | None = None
+        self._tenants: dict[str, SchemaFeedback] = {"": self}
         self._open_recoveries: OrderedDict[str, dict[int, Recovery]] = OrderedDict()
         self._counted_uses: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._lock = threading.Lock()
         self._last_exchange = clock()
+
+    @property
+    def cache(self) -> SchemaCache:
+        """Cache of the schemata; its first use opens the database. Raises AgentGuardError if that fails."""
+        with self._cache_lock:
+            if self._cache is None:
+                from agentguard.schemata.live_cache import SchemaCache
+
+                self._cache = SchemaCache(None if self._database is None else self._database.open())
+                self._last_exchange = self._clock()
+            return self._cache
+
+    def for_tenant(self, tenant: str) -> SchemaFeedback:
+        """Return the feedback with the schemata of a tenant in the same database.
+
+        A file of schemata serves all tenants.
+        """
+        if self._database is None:
+            return self
+        with self._lock:
+            if tenant not in self._tenants:
+                made = SchemaFeedback(
+                    self._database.for_tenant(tenant), allow_same_task=self.allow_same_task, clock=self._clock
+                )
+                made.queue, made._tenants = self.queue, self._tenants
+                self._tenants[tenant] = made
+            return self._tenants[tenant]
+
+    def prepare(self) -> None:
+        """Look for schemata in the background, since no turn of an agent waits for the database."""
+        if self._cache is None and self._clock() >= self._next_look:
+            self.queue.put(self._has_schemata)
 
     def annotate_diagnosis(
         self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
     ) -> Diagnosis:
         """Return the diagnosis with the matching schemata of its hypotheses.
 
+        The schemata are those of the tenant of the `agentguard.judge.cache.VerdictScope` around the call.
+
         Args:
             run: the run so far.
             diagnosis: diagnosis of the run.
             findings: findings on the run.
             rerank: also adjust the probabilities by the schemata and sort the hypotheses by them.
+
+        Raises:
+            AgentGuardError: the database cannot be used.
         """
-        if not diagnosis.hypotheses or not len(self.cache):
+        scoped = self._select_tenant()
+        if not diagnosis.hypotheses or not scoped._has_schemata():
+            return diagnosis
+        return scoped.annotate_live_diagnosis(run, diagnosis, findings, rerank=rerank)
+
+    def annotate_live_diagnosis(
+        self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
+    ) -> Diagnosis:
+        """Annotate as `annotate_diagnosis` does, unless that would wait for the database."""
+        if not diagnosis.hypotheses or self._cache is None or not len(self._cache):
             return diagnosis
         spoke = self._match_schemata(run, findings)
         made = [_annotate_hypothesis(one, spoke.get(one.step), rerank=rerank) for one in diagnosis.hypotheses]
@@ -96,12 +156,52 @@ class SchemaFeedback:
 
     def list_prompt_texts(self, run: Trajectory) -> tuple[str, ...]:
         """Return the texts of the schemata that match steps of a run best, for the prompt of a judge."""
-        if not len(self.cache):
+        scoped = self._select_tenant()
+        try:
+            if not scoped._has_schemata():
+                return ()
+        except AgentGuardError:  # the diagnosis reports it
             return ()
-        matches = self._match_schemata(run, detect(run).findings).values()
+        matches = scoped._match_schemata(run, detect(run).findings).values()
         ranked = sorted(matches, key=lambda one: (-one[1], one[0].schema.id))
         texts = dict.fromkeys(match.schema.to_prompt_text() for match, _ in ranked)
         return tuple(texts)[:_MAX_MATCHES]
+
+    def _select_tenant(self) -> SchemaFeedback:
+        tenant = find_tenant()
+        return self if tenant is None else self.for_tenant(tenant)
+
+    def _has_schemata(self) -> bool:
+        """Return whether there are active schemata; open the database once it has some."""
+        with self._cache_lock:
+            if self._cache is None:
+                now = self._clock()
+                if now >= self._next_look:
+                    self._next_look = now + _REFRESH_INTERVAL_S
+                    self._load()
+                elif self._load_error is not None:
+                    raise self._load_error
+            cache = self._cache
+        if cache is None:
+            return False
+        self._refresh(cache)
+        return len(cache) > 0
+
+    def _load(self) -> None:
+        self._load_error = None
+        try:
+            if self._database is None or self._database.has_schemata():
+                _ = self.cache
+        except AgentGuardError as error:
+            self._load_error = error
+            raise
+
+    def _refresh(self, cache: SchemaCache) -> None:
+        """Read the changes of other processes in the background, at most once an interval."""
+        now = self._clock()
+        if self._database is not None and now - self._last_exchange >= _REFRESH_INTERVAL_S:
+            self._last_exchange = now
+            self.queue.put(partial(cache.synchronize, lambda: None))
 
     def record_recovery(self, recovery: Recovery) -> None:
         """Store a recovery of a live run; the method is an observer of a guard."""
@@ -116,7 +216,8 @@ class SchemaFeedback:
         with self._lock:
             held = tuple(self._open_recoveries.pop(run.id, {}).values())
             settled = tuple(one for one in held if one.outcome in _EVIDENT_OUTCOMES)
-            if not settled and self._clock() - self._last_exchange < _REFRESH_INTERVAL_S:
+            is_recent = self._cache is None or self._clock() - self._last_exchange < _REFRESH_INTERVAL_S
+            if not settled and is_recent:
                 return
         self.queue.put(partial(self._learn, _FeedbackJob(run=run, recoveries=settled)))
 
@@ -234,26 +335,28 @@ def _reconstruct_branch(run: Trajectory, recovery: Recovery) -> Trajectory | Non
 
 
 def build_schema_feedback(
-    source: str | Path | bool | SchemaFeedback, store: Store | None
+    source: str | Path | bool | SchemaFeedback | None, store: Store | None
 ) -> SchemaFeedback | None:
     """Build the schema feedback of a guard; return None if schemata are not used.
 
     Args:
-        source: schema file or database; True selects the guard's store, else the default store if it
-            exists, else memory.
+        source: schema file or database; True selects the guard's store, else the default store, else memory
+            if that does not exist; None selects the guard's store, if there is one.
         store: the guard's store.
 
     Raises:
-        FormatError, ConfigError, StoreError, MissingExtra: the source cannot be used.
+        FormatError: the file does not contain schemata.
     """
     if isinstance(source, SchemaFeedback):
         return source
-    if source is False:
+    if source is False or (source is None and store is None):
         return None
-    from agentguard.schemata.live_cache import SchemaCache
-    from agentguard.schemata.persistence import SqlSchemaStore, find_default_store, open_for_process
+    if source is None or source is True:
+        return SchemaFeedback(SchemaDatabase(store))
+    from agentguard.schemata.persistence import FileSchemaStore, is_database
 
-    if source is True:
-        place = find_default_store() if store is None else SqlSchemaStore(store)
-        return SchemaFeedback(SchemaCache(place))
-    return SchemaFeedback(SchemaCache(open_for_process(source)))
+    if is_database(source):
+        return SchemaFeedback(SchemaDatabase(source))
+    from agentguard.schemata.live_cache import SchemaCache
+
+    return SchemaFeedback(SchemaCache(FileSchemaStore(source)))

@@ -5,7 +5,6 @@ Both contain complete schemata by id; a later version replaces an earlier one.
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -186,22 +185,13 @@ def open_schema_store(location: str | Path | None) -> Iterator[FileSchemaStore |
     Raises:
         ConfigError, StoreUnavailable, StoreVersion, MissingExtra: the database is unavailable.
     """
-    if not _is_database(location):
+    if not is_database(location):
         yield FileSchemaStore(str(location))
         return
     from agentguard.store.store import Store
 
     with Store.open(location) as store:
         yield SqlSchemaStore(store)
-
-
-def open_for_process(location: str | Path) -> FileSchemaStore | SqlSchemaStore:
-    """Open a schema store for the lifetime of the process; a database is closed at exit."""
-    if not _is_database(location):
-        return FileSchemaStore(location)
-    from agentguard.store.store import Store
-
-    return SqlSchemaStore(Store.open(location))
 
 
 def resolve_location(schemata: bool | str, store: str | None) -> bool | str:
@@ -212,17 +202,6 @@ def resolve_location(schemata: bool | str, store: str | None) -> bool | str:
     return address.url.render_as_string(hide_password=False)
 
 
-def find_default_store() -> SqlSchemaStore | None:
-    """Open the default store for the lifetime of the process; return None if it does not exist."""
-    if importlib.util.find_spec("sqlalchemy") is None:
-        return None
-    from agentguard.store.db.url import resolve_address
-    from agentguard.store.store import Store
-
-    path = resolve_address(None).path
-    return None if path is not None and not path.exists() else SqlSchemaStore(Store.open())
-
-
 def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
     """Return the schemata at a location; a missing location is an error and is not created.
 
@@ -230,7 +209,7 @@ def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
         FormatError: there is no such file, or it does not contain schemata.
         ConfigError, StoreError, MissingExtra: the database does not exist or is unavailable.
     """
-    if not _is_database(location):
+    if not is_database(location):
         return _sort_by_id(read_schemata(str(location)))
     address = import_extra("agentguard.store.db.url", "store").resolve_address(location)
     if address.path is not None and not address.path.exists():
@@ -239,7 +218,8 @@ def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
         return keep.load()
 
 
-def _is_database(location: str | Path | None) -> bool:
+def is_database(location: str | Path | None) -> bool:
+    """Return whether a location is that of a database, by its URL or suffix; None is the default store."""
     text = str(location)
     return location is None or text.startswith(_URL_PREFIXES) or text.endswith(_DATABASE_SUFFIXES)
 

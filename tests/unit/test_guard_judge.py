@@ -288,10 +288,10 @@ def test_policy_line_shows_judge_and_report_the_matching_schema(
         monkeypatch.setenv("AGENTGUARD_STORE", str(path))
     with serving(preferring("yes", "step 3")) as (url, script), ExitStack() as opened:
         store = {"store": opened.enter_context(Store.open(path))} if place == "store" else {}
-        settings = policy(url, schemata=str(path) if place == "file" else True)
+        settings = policy(url, **({"schemata": str(path)} if place == "file" else {}))
         guard = opened.enter_context(Guard.from_policy(settings, **store))
         diagnosis = guard.diagnose(run)
-        plain = opened.enter_context(Guard.from_policy(policy(url))).diagnose(run)
+        plain = opened.enter_context(Guard.from_policy(policy(url, schemata=False))).diagnose(run)
     assert sum(f"What corrects it: {correction}" in prompt for prompt in script.prompts()) == 4
     assert len(script.prompts()) == 8
     (cited,) = [one for one in diagnosis.hypotheses if one.schemata]
@@ -308,7 +308,7 @@ def test_store_option_is_the_store_of_the_schemata(tmp_path: Path) -> None:
     with open_schema_store(path) as held:
         held.upsert([matching_schema(run, "Read first.")])
     with serving(preferring("yes", "step 3")) as (url, script):
-        (tmp_path / "p.yaml").write_text(f"judge: {{base_url: {url}, deadline_s: 60}}\nschemata: true\n")
+        (tmp_path / "p.yaml").write_text(f"judge: {{base_url: {url}, deadline_s: 60}}\n")
         words = ["runs", "diagnose", "--store", str(path), "--policy", str(tmp_path / "p.yaml")]
         result = CliRunner().invoke(build_app(), words)
     assert result.exit_code == 0, result.output

@@ -61,7 +61,7 @@ def _iter_pairs(
 ) -> Iterator[PilotPair]:
     for scenario, without in zip(scenarios, plain, strict=True):
         recoveries: list[Recovery] = []
-        guard = Guard.from_policy(policy, observers=(recoveries.append,))
+        guard = Guard.from_policy(policy, observers=(recoveries.append,), schemata=False)
         result = run_guarded(world, scenario, lambda guard=guard: guard)  # type: ignore[misc]
         first = recoveries[0] if recoveries else None
         yield PilotPair(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +12,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from agentguard.errors import ConfigError
+from agentguard.store.location import find_default_location
 
-ENVIRONMENT_VARIABLE = "AGENTGUARD_STORE"
-DEFAULT_PATH = Path(".agentguard") / "store.db"
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword", "passfile"})
 _POSTGRESQL_DRIVERS = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 _MASK = "***"
@@ -62,7 +60,7 @@ def resolve_address(url: str | Path | None, environ: Mapping[str, str] | None = 
     Raises:
         ConfigError: the URL or path is not that of a supported database; the message does not repeat it.
     """
-    location = url or (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH
+    location = url or find_default_location(environ)
     text = str(location)
     if "\0" in text:
         raise ConfigError("the path of the store contains U+0000")

@@ -278,21 +278,23 @@ class InlineGuard:
         return made
 
     def _create_guard(self, tenant: str) -> Guard:
-        """Create the tenant's guard; all guards share one localizer."""
-        log = self._run_log_factory
-        if log is None:
+        """Create the tenant's guard; all guards share one localizer, and no two tenants share schemata."""
+        log, shared = self._run_log_factory, self._default_guard.components
+        schemata = None if shared.schemata is None else shared.schemata.for_tenant(tenant)
+        if log is None and schemata is shared.schemata:
             return self._default_guard
 
         def observe_recovery(recovery: Recovery) -> None:
-            log.record_recovery(tenant, recovery)
+            if log is not None:
+                log.record_recovery(tenant, recovery)
 
-        accept = self._default_guard.components.accept
+        accept = shared.accept
         return Guard.from_policy(
             self._policy,
             localizer=self._default_guard.localizer,
-            schemata=self._default_guard.components.schemata or False,
+            schemata=schemata or False,
             observers=(observe_recovery,),
-            accept=record_acceptance(accept, _TenantAcceptances(log, tenant)),
+            accept=accept if log is None else record_acceptance(accept, _TenantAcceptances(log, tenant)),
         )
 
     def _build_state_saver(

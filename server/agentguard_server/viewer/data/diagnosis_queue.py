@@ -11,7 +11,10 @@ from typing import Final
 
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
+from agentguard.judge.cache import VerdictScope
 from agentguard.localize.serialization import build_diagnosis_rows
+from agentguard.runtime.schema_feedback import SchemaFeedback
+from agentguard.schemata.database import SchemaDatabase
 from agentguard.store.db.run_summary import RunSummaryFilter, VerdictFilter
 from agentguard.store.store import Store
 
@@ -100,7 +103,8 @@ class DiagnosisQueue:
         run = self._store.get_trajectory(run_id, tenant=self._tenant)
         if run is None:
             return False
-        with self._get_guard().override(store=self._store) as guard:
+        scope = VerdictScope(None, tenant=self._tenant)
+        with scope, self._get_guard().override(store=self._store) as guard:
             diagnosis = guard.diagnose(run)
         rows = build_diagnosis_rows(diagnosis, tenant=self._tenant)
         self._store.write(*rows).wait(_DURABILITY_TIMEOUT_S)
@@ -152,5 +156,6 @@ class DiagnosisQueue:
     def _get_guard(self) -> Guard:
         """Return the guard; the first run builds it, since its model takes a second."""
         with self._guard_lock:
-            self._guard = self._guard or Guard()
+            if self._guard is None:
+                self._guard = Guard(schemata=SchemaFeedback(SchemaDatabase(self._store)))
             return self._guard

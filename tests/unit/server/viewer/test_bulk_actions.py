@@ -14,9 +14,12 @@ from agentguard_server.viewer.data.diagnosis_queue import DiagnosisQueue
 from agentguard_server.viewer.settings import ViewerSettings
 from starlette.testclient import TestClient
 
+from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow
 from agentguard.trajectory.formats.reader import load_trajectory
+from tests.unit.localize.runs import chat
+from tests.unit.test_guard_judge import matching_schema
 
 HERE = "http://127.0.0.1:7430"
 EVIL = "a/<b>é"
@@ -120,6 +123,15 @@ def test_queue_takes_undiagnosed_runs_once(store: Store, queue: DiagnosisQueue) 
     assert queue.wait_until_idle(60)
     assert queue.add_undiagnosed() == 0
     assert len(store.list_diagnoses("three")) == 1
+
+
+def test_queue_cites_the_schemata_of_its_store(store: Store, queue: DiagnosisQueue) -> None:
+    SqlSchemaStore(store).upsert([matching_schema(chat(), "Read the answer first.")])
+    store.write_run(replace(chat(), id="four"))
+    store.flush(10)
+    assert queue.diagnose("four")
+    (row,) = store.list_diagnoses("four")
+    assert [one["schemata"] for one in row.data["hypotheses"] if one.get("schemata")]
 
 
 def test_queue_reports_runs_that_cannot_be_diagnosed(store: Store, queue: DiagnosisQueue) -> None:

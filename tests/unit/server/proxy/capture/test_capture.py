@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from agentguard_server.proxy.capture.client import CollectorClient
 from agentguard_server.proxy.capture.collector_supervisor import build_socket_path
+from agentguard_server.proxy.capture.diagnosis_worker import DiagnosisWorker, EndedRun
 from agentguard_server.proxy.capture.protocol import (
     HEADER_BYTES,
     CapturedExchange,
@@ -33,9 +34,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.config.policy import Policy
+from agentguard.guard import Guard
+from agentguard.runtime.schema_feedback import SchemaFeedback
+from agentguard.schemata.database import SchemaDatabase
+from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store
 from tests.unit.judge.chat_server import serving
+from tests.unit.localize.runs import chat
 from tests.unit.server.proxy.guard.scripted_model import APIS, CHAT, Api, Played, calls
+from tests.unit.test_guard_judge import matching_schema
 
 SECRET = "sk-" + "a1B2" * 12
 TASK: Any = {"role": "user", "content": f"Book seat 4 with {SECRET}."}
@@ -162,20 +169,45 @@ def test_guarded_run_is_stored_with_its_recoveries(tmp_path: Path) -> None:
         assert SECRET not in repr(kept)
 
 
-def test_workers_and_tenants_share_the_schemata_of_the_store_of_capture(tmp_path: Path) -> None:
+def test_workers_have_the_schemata_of_the_store_of_capture_by_tenant(tmp_path: Path) -> None:
     document = {
         "backends": {"replicas": [{"name": "a", "url": "http://127.0.0.1:9"}]},
         "capture": {"store": str(tmp_path / "runs")},
         "guard": {"policy": str(tmp_path / "policy.yaml")},
     }
-    (tmp_path / "policy.yaml").write_text("schemata: true\n")
+    (tmp_path / "policy.yaml").write_text("version: 1\n")
     options = Bootstrap(ProxySettings.parse(document))._guard
     assert options is not None
     assert options.load_policy().schemata == f"sqlite+pysqlite:///{tmp_path}/runs"
     inline = InlineGuard(options, run_log_factory=cast("RunLogFactory", object()))
-    first, second = (inline._create_guard(tenant).components.schemata for tenant in ("a", "b"))
-    assert first is second is not None
+    with Store.open(tmp_path / "runs") as store:
+        SqlSchemaStore(store, tenant="a").upsert([matching_schema(chat(), "Read the answer first.")])
+    cited = [
+        [id for one in inline._create_guard(tenant).diagnose(chat()).hypotheses for id in one.schemata]
+        for tenant in ("a", "a", "b", "")
+    ]
+    assert list(map(len, cited)) == [1, 1, 0, 0]
     inline.close()
+
+
+def test_collector_cites_only_the_schemata_of_the_runs_tenant(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs.db") as store:
+        SqlSchemaStore(store, tenant="a").upsert([matching_schema(chat(), "Read the answer first.")])
+        for tenant in ("a", "b"):
+            store.write_run(chat(), tenant=tenant)
+        store.flush()
+        feedback = SchemaFeedback(SchemaDatabase(tmp_path / "runs.db"))
+        worker = DiagnosisWorker(store, Guard(schemata=feedback))
+        for tenant in ("a", "b"):
+            worker.enqueue(EndedRun(tenant=tenant, id=chat().id))
+        worker.close()
+        store.flush()
+        cited = [
+            [one["schemata"] for one in row.data["hypotheses"] if one.get("schemata")]
+            for tenant in ("a", "b")
+            for row in store.list_diagnoses(chat().id, tenant=tenant)
+        ]
+    assert list(map(len, cited)) == [1, 0]
 
 
 def test_acceptance_verdicts_of_a_guarded_run_are_stored_without_secrets(tmp_path: Path) -> None:
