@@ -42,7 +42,8 @@ _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 def build_page(title: str, introduction: str, model: type[BaseModel]) -> str:
     """Return the page of a model: a table for the model and for each section in it."""
-    parts = [f"# {title}\n", *textwrap.wrap(introduction, 140, break_long_words=False), ""]
+    lines = textwrap.wrap(introduction, 140, break_long_words=False, break_on_hyphens=False)
+    parts = [f"# {title}\n", *lines, ""]
     parts += ["`null` means that the option is not set. An unknown option is an error.", ""]
     parts += [
         "`tools/write_configuration_reference.py` writes this page from the code.",
@@ -141,7 +142,7 @@ def _name_type(annotation: Any) -> str:
     origin = getattr(annotation, "__origin__", None)
     arguments = [one for one in get_args(annotation) if one is not Ellipsis]
     if str(origin) == "typing.Literal":
-        return ", ".join(f"`{one}`" for one in arguments)
+        return ", ".join(f"`{one}`" if one else "empty" for one in arguments)
     if origin in (tuple, list):
         return "list"
     if inspect.isclass(origin) and origin.__name__ == "Mapping":
@@ -160,7 +161,7 @@ def _format_default(field: FieldInfo) -> str:
         return "–"
     if isinstance(value, tuple):
         return f"`[{', '.join(str(one) for one in value)}]`"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`" if value != "" else "empty"
 
 
 def main() -> None:

@@ -68,15 +68,15 @@ class ReplicaOptions(_Section):
         headers: headers that are sent with every request; secret headers are rejected.
         query: query parameters that are sent with every request, such as ``api-version``.
         weight: relative share of the load.
-        priority: failover level; higher levels are used only if too few replicas of lower levels are usable.
+        priority: failover level; a higher level is used only if too few replicas of lower levels are usable.
         models: served name by requested model; empty: all models, under the requested name.
         apis: supported APIs; null: all.
-        resumable: whether an interrupted stream may be resumed from its text; see `stream_resumption`.
+        resumable: permits the resumption of an interrupted stream from its text.
         max_concurrent: maximum number of concurrent requests; null: only the pipeline's limit applies.
-        probe: whether the known-answer probe tests the replica.
-        ca_file: trusted certificates in place of the system's.
-        allow_private: whether its name may resolve to a private address; null: only if the URL implies it.
-        allow_metadata: whether it may resolve to a cloud's metadata address.
+        probe: tests the replica with the known-answer probe.
+        ca_file: file with trusted certificates, instead of those of the system.
+        allow_private: permits a private address of the host; null: only if the URL implies it.
+        allow_metadata: permits the metadata address of a cloud.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -133,7 +133,7 @@ class HealthOptions(_Section):
         interval_s: seconds between two checks.
         timeout_s: time limit of one check.
         unhealthy_threshold: consecutive failures after which a replica counts as down.
-        healthy_threshold: consecutive successes after which it is used again.
+        healthy_threshold: consecutive successes after which the replica counts as up.
     """
 
     path: Annotated[str, Field(pattern=r"^/[^\s#]*$", max_length=500)] = "/models"
@@ -157,8 +157,8 @@ class ProbeOptions(_Section):
         interval_s: seconds between two probes.
         timeout_s: time limit of one probe.
         failure_threshold: consecutive wrong answers after which a replica is excluded, even in panic mode.
-        success_threshold: consecutive right answers after which it is used again.
-        unresponsive_threshold: consecutive missing answers after which it counts as down.
+        success_threshold: consecutive right answers after which the replica is included again.
+        unresponsive_threshold: consecutive missing answers after which the replica counts as down.
     """
 
     prompt: Annotated[str, Field(min_length=1, max_length=2000)]
@@ -176,8 +176,8 @@ class QuorumOptions(_Section):
     """Options of votes on requests that are marked for them.
 
     Attributes:
-        max_replicas: maximum number of replicas per request, whatever the request asks for.
-        max_concurrent: maximum number of concurrent votes; further requests get one answer and a note.
+        max_replicas: maximum number of replicas per request; it limits the number in the request.
+        max_concurrent: maximum number of concurrent votes; further requests get one reply and a note.
     """
 
     max_replicas: Annotated[int, Field(ge=1, le=15)] = 5
@@ -190,13 +190,13 @@ class BackendsOptions(_Section):
     Attributes:
         replicas: at least one replica; the policy ``priority`` uses their order.
         load_balancing: policy that chooses a usable replica: a name, or a mapping with ``name`` and options.
-        pipeline: strategies, outermost first; see `pipeline_config.parse_pipeline`.
+        pipeline: resilience strategies, outermost first.
         outlier: ejection of replicas that fail while others succeed; null: off.
         health: health check; null: off.
         probe: known-answer probe; null: off.
         quorum: votes; null: off.
         max_stream_resumptions: maximum number of resumptions of one stream.
-        http: limits of each replica's connections; see `agentguard.backends.http.HttpLimits`.
+        http: limits of the connections to each replica.
     """
 
     replicas: tuple[ReplicaOptions, ...]
@@ -255,7 +255,7 @@ class BackendsOptions(_Section):
     def _check_unique_names(self) -> BackendsOptions:
         names = [replica.name for replica in self.replicas]
         if not 1 <= len(names) <= 1000:
-            raise ValueError(f"replicas: there must be from 1 to 1000, not {len(names)}")
+            raise ValueError(f"replicas: between 1 and 1000 are required, not {len(names)}")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"replicas: the name {', '.join(twice)} occurs twice")

@@ -30,13 +30,13 @@ EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
 
 
 class AcceptanceQuestionSettings(BaseModel):
-    """Settings of the question for the judge; see `agentguard.recover.LlmRule`.
+    """Settings of the question for the judge.
 
     Attributes:
         text: question that the judge must answer with yes.
         source_tools: tools whose results are sources.
         source_files: UTF-8 text files that are sources.
-        min_probability: probability of yes from which the output is accepted.
+        min_probability: least probability of yes for an accepted output.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,5 +65,5 @@ class AcceptanceSettings(BaseModel):
     @model_validator(mode="after")
     def _validate_content(self) -> AcceptanceSettings:
         if not self.rules and self.question is None:
-            raise ValueError("give rules, a question, or both")
+            raise ValueError("set rules, a question, or both")
         return self

@@ -53,16 +53,16 @@ class EndpointSettings(BaseModel):
     Attributes:
         base_url: base URL of the endpoint, including ``/v1``.
         replicas: several servers instead of ``base_url``: URLs, or mappings as in the ``backends`` section.
-        pool: other options of that section, e.g. ``health``, for replicas.
-        model: name of the model; the first that the endpoint lists, if absent.
+        pool: other options of the ``backends`` section for the replicas, e.g. ``health``.
+        model: name of the model; null for the first that the endpoint lists.
         api_key_env: environment variable with the key.
         deadline_s: deadline for all questions about a run.
         context_tokens: maximum prompt length, if the endpoint does not report it.
         max_concurrent: concurrent calls.
-        retries: further attempts after transient faults.
+        retries: maximum number of retries after transient faults.
         chat_template_kwargs: arguments of the model's chat template, e.g. ``{enable_thinking: false}``.
-        min_label_mass: minimum probability of all options together before masking. Below it the model
-            wanted to write something else, and its answer counts as no answer.
+        min_label_mass: least probability of all options together before masking. Below it, the model
+            prefers another text, and the answer is an error.
         reasoning_tokens: tokens that a chat model may use to reason before each answer; 0 for none.
     """
 
@@ -84,23 +84,22 @@ class EndpointSettings(BaseModel):
     @model_validator(mode="after")
     def _validate_address(self) -> EndpointSettings:
         if (self.base_url is None) == (not self.replicas):
-            raise ValueError("give base_url or replicas")
+            raise ValueError("set either base_url or replicas")
         if self.pool is not None and not self.replicas:
             raise ValueError("pool needs replicas")
         return self
 
 
 class ClassifierSettings(BaseModel):
-    """Training of a served classifier; see `agentguard.judge.classifier.spec.ClassifierSpec`.
+    """Served classifier of a pooling judge: its question, task and classes.
 
     Attributes:
-        question: id of the questions it answers, or a prefix of their ids followed by ``*``.
+        question: id of the question that it answers, or a prefix of ids followed by ``*``.
         task: endpoint of the server to call.
-        options: meanings of the classes, in order; the tiers of ``response_safety`` by their ids.
+        options: meanings of the classes, in order; for ``response_safety``, the ids of the tiers.
         by: input of the classifier: the run, one step at a time, or the text shown in the question.
         chosen: the option that selects a step.
-        head: file with a head for the vectors of an embedding model
-            (`agentguard.judge.classifier.linear_head.LinearHead`).
+        head: file of a `LinearHead` for the vectors of an embedding model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -154,15 +153,16 @@ class QuestionJudgeSettings(EndpointSettings):
 
 
 class LiveJudgeSettings(BaseModel):
-    """Settings of the judge beside a running agent; see `agentguard.runtime.live_judge`.
+    """Settings of the judge beside a running agent.
 
     Attributes:
-        threshold: probability from which an answer starts a recovery at the next boundary.
-        max_pending: waiting questions of all runs.
-        max_tokens: tokens for one run.
-        max_cost_usd: cost for one run in US dollars; needs a price of the judge's model in ``prices``.
-        hold_effects: hold calls with effects until the judge and ``second`` have answered; they must agree.
-        hold_s: longest wait for them in seconds; then the call runs.
+        threshold: least probability of a mistake that starts a recovery at the next boundary.
+        max_pending: maximum number of waiting questions of all runs.
+        max_tokens: maximum number of tokens for one run.
+        max_cost_usd: maximum cost of one run in US dollars; needs a price of the judge's model in ``prices``.
+        hold_effects: hold calls with effects until the judge and ``second`` have answered; both must agree
+            to stop a call.
+        hold_s: longest wait for both judges in seconds; after it, the call runs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -179,7 +179,7 @@ class JudgeSettings(QuestionJudgeSettings):
     """Settings of the judge of a policy.
 
     Attributes:
-        live: also classify new steps beside a running agent; absent for the end of runs only.
+        live: also classify new steps beside a running agent; null for only the end of runs.
         swap: ask a chat model each question in both orders of its options; no effect on classifiers.
         second: another judge that must agree before the guard takes an action with effects.
     """
@@ -191,7 +191,7 @@ class JudgeSettings(QuestionJudgeSettings):
     @model_validator(mode="after")
     def _validate_hold(self) -> JudgeSettings:
         if self.live is not None and self.live.hold_effects and self.second is None:
-            raise ValueError("live.hold_effects needs two judges that agree: give second: {base_url: ...}")
+            raise ValueError("live.hold_effects needs two judges: set second: {base_url: ...}")
         return self
 
     @property
@@ -215,14 +215,14 @@ class TierSettings(BaseModel):
 
 
 class SafetySettings(BaseModel):
-    """Settings of response safety; see `agentguard.judge.response_safety`.
+    """Settings of response safety.
 
     Attributes:
-        unsafe, focused_attention, conditionally_safe: the tiers.
+        unsafe, focused_attention, conditionally_safe: threshold and action of the tier.
         unknown: action if the judges cannot answer.
         alone: let one judge decide on actions with effects.
-        requests: also rate the messages of users in a diagnosis; they lead to findings and to no action.
-        on_condition, on_escalate, on_block: escalation policies that carry out these actions.
+        requests: also rate the messages of users in a diagnosis; they lead to findings, never to an action.
+        on_condition, on_escalate, on_block: strategies that carry out the action, in order.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -88,11 +88,11 @@ class LocalizerSettings(BaseModel):
 
 
 class RedundancySettings(BaseModel):
-    """Selective redundancy: candidates vote on a turn although no detector has a finding.
+    """Selective redundancy: candidates vote on a turn that has no finding.
 
     Attributes:
         effects: effects of the proposed calls that cause a vote.
-        uncertainty_threshold: uncertainty of the turn from which candidates vote.
+        uncertainty_threshold: least uncertainty of a turn that causes a vote; null: uncertainty causes none.
         ask_localizer: let the localizer rate the proposed turn.
         candidates: number of candidates.
         quorum: number of equal candidates that decide; null for the majority.
@@ -118,13 +118,15 @@ class RecoverSettings(BaseModel):
 
     Attributes:
         on_fail: strategies of a recovery, in order of escalation.
-        threshold: probability of a finding from which a recovery starts.
-        effect_threshold: probability from which a call of an undeclared or destructive tool is stopped.
-        effect_on_fail: strategies for such a call, in order; ``[reprompt, escalate, stop]`` if null.
-        repeated_call_on_fail: strategies for a repetition of a successful call of such a tool, in order;
-            ``[reprompt, escalate]`` if null. After the last one the call runs.
+        threshold: least probability of a finding that starts a recovery.
+        effect_threshold: least probability of a finding that stops a call of an undeclared or destructive
+            tool.
+        effect_on_fail: strategies for a stopped call, in order; null for ``[reprompt, escalate, stop]``.
+        repeated_call_on_fail: strategies for the repetition of a successful call of an undeclared or
+            destructive tool, in order; null for ``[reprompt, escalate]``. After the last strategy, the call
+            runs.
         max_hypotheses: number of candidate steps that a recovery considers.
-        verification_window: number of steps after a recovery in which its outcome is decided.
+        verification_window: number of steps after a recovery that decide its outcome.
         redundancy: selective redundancy; null for none.
     """
 
@@ -170,8 +172,8 @@ class LiveModelSettings(BaseModel):
     """Settings of the embedded outcome model beside a running agent.
 
     Attributes:
-        threshold: probability of failure from which the agent gets a hint at the next boundary.
-        model: folder of a model from ``agentguard judge train``; by default the one that ships.
+        threshold: least probability of failure that sends the agent a hint at the next boundary.
+        model: folder of a model from ``agentguard judge train``; by default the packaged model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -184,14 +186,14 @@ ToolTimeoutSeconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class ToolSettings(BaseModel):
-    """Effects of a tool on its environment, and the time after which a call is interrupted.
+    """Declaration of a tool: its effects on the environment, and its timeout.
 
     Attributes:
         effect: ``read`` changes nothing, ``write`` can be undone, ``destructive`` cannot.
         idempotent: a repeated call has no further effect.
         repeatable: equal calls in one run are intended; each has its own effect.
         key: arguments that identify the effect; calls with equal keys are the same effect.
-        timeout_s: seconds after which a call is interrupted; null for ``tool_timeout_s`` of the policy.
+        timeout_s: seconds after which the guard interrupts a call; null for ``tool_timeout_s``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -225,7 +227,7 @@ class Policy(BaseModel):
     budgets: BudgetSettings = BudgetSettings()
     tools: Mapping[str, ToolSettings] = Field(default_factory=dict)
     tool_timeout_s: ToolTimeoutSeconds | None = None
-    """Timeout of tools that declare none."""
+    """Timeout in seconds of tools without ``timeout_s``."""
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
     schemata: bool | str = True
     """Schemata of earlier failures: true for those of the guard's store, else of the default store if it
@@ -251,12 +253,12 @@ class Policy(BaseModel):
     def _validate_acceptance_judge(self) -> Policy:
         asks = self.acceptance is not None and self.acceptance.question is not None
         if asks and (self.judge is None or self.judge.kind != "chat"):
-            raise ValueError("acceptance.question asks a chat model: give judge: {base_url: ...}")
+            raise ValueError("acceptance.question needs a chat model: set judge: {base_url: ...}")
         is_single = self.judge is not None and self.judge.second is None
         if asks and is_single and self._compensates_refusals():
             raise ValueError(
-                "acceptance.on_fail: compensate undoes effects, and one judge would decide: give "
-                "judge.second, or leave compensate out"
+                "acceptance.on_fail: compensate undoes effects, which two judges must decide: set "
+                "judge.second, or remove compensate"
             )
         return self
 
@@ -269,11 +271,11 @@ class Policy(BaseModel):
     @model_validator(mode="after")
     def _validate_safety_judge(self) -> Policy:
         if self.safety is not None and self.judge is None:
-            raise ValueError("safety asks a judge: give judge: {base_url: ...}")
+            raise ValueError("safety needs a judge: set judge: {base_url: ...}")
         if self.safety is not None and self.judge is not None:
             for one in (self.judge, self.judge.second):
                 if one is not None and not one.can_answer("response_safety"):
-                    raise ValueError("safety asks a judge that has no classifier for response_safety")
+                    raise ValueError("safety needs a classifier for response_safety in each judge")
         return self
 
     def resolve_localizer(self) -> LocalizerSettings:

@@ -18,7 +18,7 @@ class TokenPrice(BaseModel):
 
     Attributes:
         input: prompt tokens.
-        cached_input: prompt tokens that the provider's cache had; by default as ``input``.
+        cached_input: prompt tokens from the provider's cache; null for the price of ``input``.
         output: completion tokens.
     """
 

@@ -408,7 +408,7 @@ class TestOperation:
                 proxy.signal(signal.SIGHUP)
                 within(30, lambda: "not reloaded" in proxy.said())
                 assert proxy.ask(chat())[0] == 200
-                assert "replicas: there must be" in proxy.said()
+                assert "replicas: between 1 and 1000" in proxy.said()
 
     def test_shutdown_finishes_streams_and_rejects_new_requests(self, tmp_path):
         with (

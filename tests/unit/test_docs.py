@@ -82,6 +82,13 @@ def test_shown_output_is_real(page, command, text, monkeypatch):
         assert wanted in real, f"{page}: this is not in the output of {command!r}:\n{wanted}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_yaml_blocks_are_valid_yaml(page):
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^```ya?ml\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        yaml.safe_load(block)
+
+
 def _lines(text: str) -> str:
     """Return lines without trailing blanks and without empty lines at the ends."""
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())

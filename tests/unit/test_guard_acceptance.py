@@ -77,8 +77,8 @@ def test_diagnose_without_an_answer_of_the_judge_leaves_the_outcome_open() -> No
 @pytest.mark.parametrize(
     ("acceptance", "part"),
     [
-        ({}, "give rules"),
-        ({"question": {"text": "Is it polite?"}}, "give judge"),
+        ({}, "set rules"),
+        ({"question": {"text": "Is it polite?"}}, "set judge"),
         ({"rules": [{"match": "x"}]}, "name one of"),
         ({"question": {"text": "?", "min_probability": 2}}, "min_probability"),
     ],
@@ -107,7 +107,7 @@ def test_one_judge_may_not_undo_effects_after_a_refusal(place: str) -> None:
     levels = {"on_fail": ["hint", {"compensate": {}}]}
     document: dict[str, Any] = {"judge": judge, "acceptance": {"question": {"text": "Is it right?"}}}
     document[place] = {**document.get(place, {}), **levels}
-    with pytest.raises(ConfigError, match="compensate undoes effects, and one judge would decide"):
+    with pytest.raises(ConfigError, match="compensate undoes effects, which two judges must decide"):
         Policy.parse(document)
     Policy.parse({**document, "judge": {**judge, "second": judge}})
     Policy.parse({**document, "acceptance": {"rules": ACCEPTANCE["rules"]}})

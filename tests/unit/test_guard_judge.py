@@ -166,7 +166,7 @@ def test_policy_sets_thresholds_actions_and_escalations(made: Make) -> None:
 @pytest.mark.parametrize(
     ("section", "part"),
     [
-        ({"safety": {}}, "safety asks a judge"),
+        ({"safety": {}}, "safety needs a judge"),
         ({"judge": {"base_url": "http://h/v1", "deadline_s": 0}}, "judge.deadline_s"),
         ({"judge": {"base_url": "http://h/v1", "kind": "oracle"}}, "judge.kind"),
         ({"judge": {"model": "m"}}, "judge: .*base_url"),

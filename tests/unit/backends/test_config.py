@@ -88,7 +88,7 @@ def test_equal_sections_are_equal():
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ({"replicas": []}, "from 1 to 1000"),
+        ({"replicas": []}, "between 1 and 1000"),
         ({"replicas": [*ONE["replicas"], *ONE["replicas"]]}, "the name a occurs twice"),
         ({"replicas": [{"name": "a b", "url": "http://x"}]}, "replicas.0.name"),
         ({"replicas": [{"name": "a", "url": "ftp://x"}]}, "replicas.0.url"),

@@ -164,10 +164,10 @@ def test_invalid_classifier_is_rejected_at_construction(tmp_path: Path) -> None:
 
 def test_safety_requires_a_safety_classifier() -> None:
     trained = {"question": "run_failed", "options": ["no", "yes"]}
-    with pytest.raises(ConfigError, match="no classifier for response_safety"):
+    with pytest.raises(ConfigError, match="needs a classifier for response_safety"):
         policy("http://127.0.0.1:1/v1", trained, safety={"alone": True})
     second = {"kind": "pooling", "base_url": "http://127.0.0.1:1/v1", "classifiers": [trained]}
-    with pytest.raises(ConfigError, match="no classifier for response_safety"):
+    with pytest.raises(ConfigError, match="needs a classifier for response_safety"):
         Policy.parse({"judge": {"base_url": "http://127.0.0.1:1/v1", "second": second}, "safety": {}})
     assert policy("http://127.0.0.1:1/v1", SAFETY, trained, safety={"alone": True}).safety is not None
 

@@ -47,7 +47,7 @@ class UiOptions(BaseModel):
 
 
 class ClusterOptions(BaseModel):
-    """Section ``cluster``: state shared with other workers and machines. Without it nothing is shared.
+    """Section ``cluster``: state shared with other workers and machines. Without it, they share no state.
 
     Attributes:
         store: database: ``postgresql://…`` for several machines; an SQLite file suffices for several
@@ -55,8 +55,8 @@ class ClusterOptions(BaseModel):
         sessions: lets another worker or machine continue a guarded conversation.
         health_hints: shares hints about failing replicas, so that other proxies avoid them for a while.
         poll_interval_s: seconds between two polls of the hints.
-        lookup_timeout_s: longest wait of a request for a conversation that may have begun elsewhere.
-        ttl_s: seconds after its last request after which a conversation is deleted.
+        lookup_timeout_s: time limit for the lookup of a conversation that may have begun at another worker.
+        ttl_s: lifetime of a conversation after its last request, in seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -107,7 +107,7 @@ class ListenOptions(_ConfigSection):
         host: address to listen on.
         port: port to listen on; 0 lets the system choose one.
         workers: number of processes that share the port.
-        shutdown_timeout_s: seconds that requests have to finish when the proxy drains.
+        shutdown_timeout_s: time limit in seconds for open requests while the proxy drains.
         allow_unauthenticated: permits an address off loopback without configured keys.
         tls: certificate and key; null for plain HTTP.
     """
@@ -121,19 +121,20 @@ class ListenOptions(_ConfigSection):
 
 
 class LimitsOptions(_ConfigSection):
-    """Section ``limits``: limits on clients; uvicorn itself enforces none of them.
+    """Section ``limits``: limits on clients.
 
     Attributes:
         max_header_bytes: size of the request line and all headers; 431 above it.
         max_headers: number of headers of a request; 431 above it.
-        max_body_bytes: size of a request body; 413 above it, before the body is read.
+        max_body_bytes: size of a request body; 413 above it, before the proxy reads the body.
         max_buffered_bytes: size of all bodies that a worker reads at once; 503 above it.
-        header_timeout_s: seconds in which the headers must arrive; the connection is closed afterwards.
-        body_timeout_s: seconds in which the body must arrive; 408 afterwards.
-        keepalive_timeout_s: seconds that an idle connection stays open between requests.
-        write_timeout_s: seconds in which the client must read pending data; the connection is closed
-            afterwards.
-        websocket_idle_timeout_s: seconds without bytes in either direction after which a WebSocket is closed.
+        header_timeout_s: time limit in seconds for the headers of a request; the proxy then closes the
+            connection.
+        body_timeout_s: time limit in seconds for the body of a request; then 408.
+        keepalive_timeout_s: time in seconds after which the proxy closes an idle connection.
+        write_timeout_s: time limit in seconds for the client to read pending data; the proxy then closes the
+            connection.
+        websocket_idle_timeout_s: time in seconds without data after which the proxy closes a WebSocket.
         max_connections: open connections of a worker; 503 above it.
         max_requests: requests in flight of a worker; 503 above it.
     """
@@ -155,11 +156,11 @@ BudgetPeriod = Literal["day", "month", "total"]
 
 
 class SpendingBudgetOptions(_ConfigSection):
-    """Spending budget of a key or tenant. It needs prices, and a store that keeps what was spent.
+    """Spending budget of a key or tenant. It needs prices, and a store for the spending.
 
     Attributes:
-        max_usd: US dollars in a period; further requests are rejected until the next one.
-        period: ``day`` and ``month`` begin at midnight UTC; ``total`` never begins again.
+        max_usd: US dollars in a period; the proxy rejects further requests until the next period.
+        period: ``day`` and ``month`` begin at midnight UTC; ``total`` has no end.
     """
 
     max_usd: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -170,9 +171,9 @@ class ClientLimits(_ConfigSection):
     """Limits of one key, or of all keys of one tenant together; null for no limit.
 
     Attributes:
-        requests_per_minute: rate of requests, and number of requests at once after a minute without any.
-        tokens_per_minute: rate of tokens, input and output. A request counts when its response ends, so
-            requests in flight can exceed the rate; the following requests then wait longer.
+        requests_per_minute: rate of requests; also the largest burst, after a minute without requests.
+        tokens_per_minute: rate of input and output tokens. A request counts when its response ends. Requests
+            in flight can therefore exceed the rate; later requests then wait longer.
         max_concurrent: number of requests in flight.
         budget: spending budget.
     """
@@ -184,12 +185,12 @@ class ClientLimits(_ConfigSection):
 
 
 class KeyOptions(_ConfigSection):
-    """One API key; the configuration has only its hash.
+    """API key; the configuration has only its hash.
 
     Attributes:
         name: name of the key in logs and metrics.
-        hash: ``sha256:`` and the key's SHA-256 in hexadecimal; ``agentguard serve --new-key`` generates
-            both.
+        hash: ``sha256:`` and the SHA-256 of the key in hexadecimal. ``agentguard serve --new-key`` generates
+            a key and its hash.
         tenant: tenant whose runs the key can see.
         scopes: permissions of the key.
         limits: limits of the key.
@@ -207,7 +208,7 @@ class ProxySettings(_ConfigSection):
 
     Attributes:
         version: version of the format.
-        keys: API keys; null accepts every client, which is permitted on loopback only.
+        keys: API keys; null accepts every client, and is permitted only on loopback.
         tenants: limits by tenant.
         prices: price by pattern of model names; the first match applies.
         backends: model endpoints and the strategies in front of them.
@@ -233,7 +234,7 @@ class ProxySettings(_ConfigSection):
     def _require_unique_keys(cls, keys: tuple[KeyOptions, ...] | None) -> tuple[KeyOptions, ...] | None:
         if keys is not None and not keys:
             raise ValueError(
-                "an empty list accepts no client: remove it to work without keys, or create a key"
+                "an empty list accepts no client: remove the list to accept all clients, or create a key"
             )
         for what in ("name", "hash"):
             given = [getattr(key, what) for key in keys or ()]

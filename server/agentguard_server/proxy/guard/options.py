@@ -25,17 +25,17 @@ class GuardOptions(BaseModel):
 
     Attributes:
         policy: path of the policy's file, or the policy itself.
-        stream_mode: part of a streamed response that waits for the verdict. ``buffer_tool_calls`` holds
-            tool calls back and passes text at once. ``buffer_all`` holds the whole response back.
-            ``observe`` changes nothing: runs are only checked afterwards.
-        mode: ``auto`` guards requests in whose response the client could act: those that offer tools,
-            have calls in their history, or continue a guarded run. ``always`` guards every request.
-            The guard checks the other runs afterwards.
-        max_body_bytes: upper bound on the body of a guarded request; a longer one is counted as skipped.
-        max_sessions: sessions per tenant that stay in memory between requests.
+        stream_mode: part of a streamed response that waits for the verdict. ``buffer_tool_calls`` buffers
+            tool calls and forwards text at once. ``buffer_all`` buffers the whole response. ``observe``
+            buffers nothing: the guard checks runs afterwards.
+        mode: ``auto`` guards requests whose response can contain tool calls: requests that have tools, have
+            calls in their history, or continue a guarded run. ``always`` guards every request. The guard
+            checks the other runs afterwards.
+        max_body_bytes: upper bound on the body of a guarded request; the guard skips and counts longer ones.
+        max_sessions: maximum number of sessions per tenant in memory between requests.
         max_session_bytes: upper bound on the last requests of all sessions, in bytes. The memory in use is
             a small multiple of it.
-        idle_timeout_s: seconds without a request after which a run has ended.
+        idle_timeout_s: time in seconds without a request after which a run ends.
         agent: name of the agent in the trajectory.
     """
 
@@ -65,13 +65,13 @@ class CaptureOptions(BaseModel):
 
     Attributes:
         store: path or URL of the store; by default ``AGENTGUARD_STORE`` or ``.agentguard/store.db``.
-        max_body_bytes: upper bound on a captured body. A request with a longer body is not captured; of a
-            longer response only the request is captured.
-        max_queue_bytes: upper bound on messages that wait for the collector, per worker; further messages
-            are dropped and counted.
-        redact: removes secrets from steps before they are stored.
-        diagnose: diagnoses ended runs with tool calls, and runs the detectors on ended runs without.
-        bundles: writes replayable bundles of the ended runs whose diagnosis is a failure, or of all.
+        max_body_bytes: upper bound on a captured body. Capture skips a request with a longer body. If only
+            the response is longer, capture stores the request without it.
+        max_queue_bytes: upper bound on messages that wait for the collector, per worker; the worker drops
+            and counts further messages.
+        redact: removes secrets from steps before the collector stores them.
+        diagnose: diagnoses ended runs with tool calls, and runs the detectors on the other ended runs.
+        bundles: writes replayable bundles of ended runs: of those with the verdict ``failure``, or of all.
         bundles_dir: folder of the bundles.
     """
 

@@ -20,11 +20,11 @@ class MetricsOptions(BaseModel):
     """Section ``metrics``: metrics and their cardinality.
 
     Attributes:
-        enabled: enables metrics; without them ``/metrics`` answers 404.
-        max_models: number of models with their own label value; further models have the label ``other``.
-            A model needs a successful response before it gets a label value.
-        max_series: number of label combinations; further ones are counted without model and tenant.
-        histogram_buckets: upper bounds of the time histograms in seconds, in rising order.
+        enabled: enables metrics; without them, ``/metrics`` responds with 404.
+        max_models: maximum number of models with a label value; further models have the label ``other``. A
+            model gets a label value with its first successful response.
+        max_series: maximum number of label combinations; further ones count without model and tenant.
+        histogram_buckets: upper bounds of the time histograms in seconds, in ascending order.
         tokens: counts the tokens of responses.
     """
 
@@ -53,9 +53,9 @@ class LogsOptions(BaseModel):
         level: minimum level.
         access_log: logs each request.
         output: ``stderr``, ``stdout``, or the path of a file that only its owner can read.
-        include_bodies: logs bodies of requests and responses; keys are never logged.
+        include_bodies: logs bodies of requests and responses. The log never contains API keys.
         max_chars: upper bound on the length of a logged body.
-        max_queue: upper bound on queued lines; further lines are dropped and counted.
+        max_queue: upper bound on queued lines; the worker drops and counts further lines.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,8 +79,8 @@ class TracingOptions(BaseModel):
         service_name: service name of the spans.
         capture_content: adds the messages of requests and responses to the spans.
         max_chars: upper bound on the length of a text in a span.
-        sample_ratio: share of new traces to record; for the client's traces, the client decides.
-        max_queue: upper bound on queued spans; further spans are dropped and counted.
+        sample_ratio: share of new traces to record. For a trace of the client, the client's flag decides.
+        max_queue: upper bound on queued spans; the worker drops and counts further spans.
         flush_interval_s: seconds between two batches.
     """
 
