@@ -9,7 +9,8 @@ the highest one over the run:
 - default: the rules at the thresholds of a guard without options, with what they find at the end of the run.
 - rules: the probability of the likeliest finding.
 - embedded: the failure probability of the embedded model before the run ends, as `live_model` asks for it.
-- both: the larger rank of the two scores among the passed runs.
+- step: the probability of the likeliest root cause in the same prefixes (`live_model.step_threshold`).
+- both: the larger rank of the scores `rules` and `embedded` among the passed runs.
 
 All arms but the first act above a conformal threshold: at most a share ``--risk`` of new passed runs is
 expected above it. One half of the runs trains the model and, with inner folds, gives the thresholds. The
@@ -30,7 +31,7 @@ from agentguard.detect.run_view import RunView
 from agentguard.detect.runner import IncrementalRunner
 from agentguard.errors import JudgeError
 from agentguard.evals.statistics import wilson_interval
-from agentguard.judge.base import RUN_FAILED
+from agentguard.judge.base import RUN_FAILED, build_root_cause_question
 from agentguard.judge.embedded.judge import EmbeddedJudge
 from agentguard.judge.embedded.model import EmbeddedModel
 from agentguard.judge.embedded.training import train_model
@@ -44,7 +45,7 @@ INNER_FOLDS = 3
 MIN_RUNS = 20
 
 
-ARMS = ("default", "rules", "embedded", "both")
+ARMS = ("default", "rules", "embedded", "step", "both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,15 @@ def list_prefixes(run: Trajectory) -> list[Trajectory]:
     return [replace(run, steps=run.steps[: ends[place]], branches=()) for place in places if ends]
 
 
-def score_prefixes(model: EmbeddedModel | None, run: Trajectory) -> float:
-    """Return the highest failure probability over the prefixes of a run; 0 without a model."""
-    if model is None:
-        return 0.0
-    judge = EmbeddedJudge(model)
-    answers = [judge.decide(one, [RUN_FAILED])[0] for one in list_prefixes(run)]
-    return max((answer.probabilities.get("yes", 0.0) for answer in answers), default=0.0)
+def score_prefixes(model: EmbeddedModel | None, run: Trajectory) -> tuple[float, float]:
+    """Return the highest probabilities of failure and of a root cause; 0 without a model."""
+    scores = [(0.0, 0.0)]
+    for prefix in list_prefixes(run) if model is not None else ():
+        failed, cause = EmbeddedJudge(model).decide(prefix, [RUN_FAILED, build_root_cause_question(prefix)])
+        probability = failed.probabilities.get("yes", 0.0)
+        scores.append((probability, probability * max(cause.probabilities.values(), default=0.0)))
+    outcomes, steps = zip(*scores, strict=True)
+    return max(outcomes), max(steps)
 
 
 def score_rules(run: Trajectory) -> float:
@@ -104,11 +107,11 @@ def replay_agent(records: Sequence[Record], risk: float) -> list[Replay]:
     folds = (records[::2], records[1::2])
     replays: list[Replay] = []
     for train, test in (folds, folds[::-1]):
-        passed: list[tuple[float, float]] = []
+        passed: list[tuple[float, ...]] = []
         for fold in range(INNER_FOLDS):
             inner = fit_model([one for i, one in enumerate(train) if i % INNER_FOLDS != fold])
             runs = [one.trajectory for one in train[fold::INNER_FOLDS] if not one.annotation.failed]
-            passed += [(score_rules(run), score_prefixes(inner, run)) for run in runs]
+            passed += [(score_rules(run), *score_prefixes(inner, run)) for run in runs]
         model = fit_model(train)
         limits = {
             arm: compute_threshold([build_scores(one, passed)[arm] for one in passed], risk) for arm in ARMS
@@ -116,16 +119,17 @@ def replay_agent(records: Sequence[Record], risk: float) -> list[Replay]:
         limits["default"] = RULE_THRESHOLD - 1e-9
         for record in test:
             run = record.trajectory
-            scores = build_scores((score_rules(run), score_prefixes(model, run)), passed)
+            scores = build_scores((score_rules(run), *score_prefixes(model, run)), passed)
             acted = frozenset(arm for arm in ARMS if scores[arm] > limits[arm])
             replays.append(Replay(bool(record.annotation.failed), acted))
     return replays
 
 
-def build_scores(pair: tuple[float, float], passed: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Return the score of each arm for the scores of the rules and of the model."""
-    ranks = [compute_rank(score, [one[place] for one in passed]) for place, score in enumerate(pair)]
-    return {"default": pair[0], "rules": pair[0], "embedded": pair[1], "both": max(ranks)}
+def build_scores(scores: tuple[float, ...], passed: Sequence[tuple[float, ...]]) -> dict[str, float]:
+    """Return the score of each arm for the scores of the rules, the outcome model and the step model."""
+    rules, outcome, step = scores
+    ranks = [compute_rank(scores[place], [one[place] for one in passed]) for place in (0, 1)]
+    return {"default": rules, "rules": rules, "embedded": outcome, "step": step, "both": max(ranks)}
 
 
 def summarize(replays: Sequence[Replay], name: str) -> dict[str, object]:

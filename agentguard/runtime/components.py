@@ -106,7 +106,10 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
     if components.live_judge is not None and components.live_judge.is_single:
         recover = replace(
             recover,
-            escalations={**recover.escalations, components.live_judge.trigger: SINGLE_JUDGE_ESCALATION},
+            escalations={
+                **recover.escalations,
+                **dict.fromkeys(components.live_judge.triggers, SINGLE_JUDGE_ESCALATION),
+            },
         )
 
     def watcher(meta: Trajectory) -> IncrementalRunner:
@@ -272,7 +275,9 @@ def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
 
         return LiveJudge(
             EmbeddedJudge(policy.live_model.model),
-            options=LiveJudgeOptions(threshold=policy.live_model.threshold),
+            options=LiveJudgeOptions(
+                threshold=policy.live_model.threshold, step_threshold=policy.live_model.step_threshold
+            ),
             question=RUN_FAILED,
             trigger=OUTCOME_MODEL_TRIGGER,
         )

@@ -21,7 +21,7 @@ from typing import Final
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.errors import ConfigError
-from agentguard.judge.base import Judge, Predicate, close_judge
+from agentguard.judge.base import Judge, Predicate, build_root_cause_question, close_judge
 from agentguard.judge.ensemble.unanimous import UnanimousJudge
 from agentguard.localize.llm.base import QuerySession
 from agentguard.runtime.background_queue import BackgroundQueue
@@ -34,7 +34,13 @@ LIVE_JUDGE_TRIGGER: Final = "judge"
 OUTCOME_MODEL_TRIGGER: Final = "outcome_model"
 """Detector name of the findings of the embedded outcome model."""
 
-_MESSAGES: Final = {OUTCOME_MODEL_TRIGGER: "runs that look like this one so far mostly failed"}
+STEP_MODEL_TRIGGER: Final = "step_model"
+"""Detector name of the findings of the embedded step model."""
+
+_MESSAGES: Final = {
+    OUTCOME_MODEL_TRIGGER: "runs that look like this one so far mostly failed",
+    STEP_MODEL_TRIGGER: "this step looks like the mistakes of runs that failed",
+}
 
 SINGLE_JUDGE_ESCALATION: Final = "hint"
 
@@ -50,6 +56,8 @@ class LiveJudgeOptions:
 
     Attributes:
         threshold: probability from which an answer becomes a finding that starts a recovery.
+        step_threshold: probability that a step is the root cause, from which it becomes a finding; None does
+            not ask for it. It is the probability of the answer times that of the step if the answer is yes.
         max_pending: waiting questions of all runs; a further one replaces the oldest.
         max_tokens: prompt and completion tokens for one run.
         max_cost_usd: cost for one run in US dollars, of a judge with a price; None for no limit.
@@ -58,6 +66,7 @@ class LiveJudgeOptions:
     """
 
     threshold: float = 0.9
+    step_threshold: float | None = None
     max_pending: int = 32
     max_tokens: int = 200_000
     max_cost_usd: float | None = None
@@ -96,6 +105,11 @@ class LiveJudge:
             raise ConfigError("judge.live.hold_effects needs two judges that agree: give judge.second")
         self.queue = BackgroundQueue("agentguard-live-judge", max_jobs=self.options.max_pending)
 
+    @property
+    def triggers(self) -> tuple[str, ...]:
+        """Detector names of the findings."""
+        return (self.trigger,) if self.options.step_threshold is None else (self.trigger, STEP_MODEL_TRIGGER)
+
     def open_run(self, recorder: RunRecorder) -> LiveRun:
         """Return the classification of one run's steps."""
         return LiveRun(self, recorder)
@@ -122,6 +136,7 @@ class LiveRun:
         self._session = QuerySession(live_judge.judge)
         self._findings: deque[tuple[Step, Finding]] = deque()
         self._latest: Step | None = None
+        self._reported_steps: list[Step] = []
         self.usage = self._session.usage
 
     @property
@@ -189,13 +204,32 @@ class LiveRun:
             return
         finding = self._ask(run, step)
         if finding is not None:
-            self._findings.append((step, finding))
+            self._findings.append((run.steps[finding.step], finding))
 
     def _ask(self, run: Trajectory, step: Step) -> Finding | None:
+        """Ask about a run; a finding on its faulty step precedes one on its last step."""
         probability = self._session.ask_yes_no(run, self._live_judge.question)
-        if probability is None or probability < self._live_judge.options.threshold:
+        if probability is None:
             return None
+        finding = self._find_faulty_step(run, probability)
+        if finding is not None or probability < self._live_judge.options.threshold:
+            return finding
         return _build_finding(step, probability, self._live_judge.trigger)
+
+    def _find_faulty_step(self, run: Trajectory, failure_probability: float) -> Finding | None:
+        """Return the finding on the likeliest root cause, once a step."""
+        threshold = self._live_judge.options.step_threshold
+        if threshold is None or failure_probability < threshold:
+            return None
+        shares = self._session.ask_choice(run, build_root_cause_question(run))
+        if not shares:
+            return None
+        likeliest = max(shares, key=lambda option: shares[option])
+        step, probability = run.steps[int(likeliest)], failure_probability * shares[likeliest]
+        if probability < threshold or any(one is step for one in self._reported_steps):
+            return None
+        self._reported_steps.append(step)
+        return _build_finding(step, probability, STEP_MODEL_TRIGGER)
 
 
 def _build_finding(step: Step, probability: float, trigger: str) -> Finding:

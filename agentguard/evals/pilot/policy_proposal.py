@@ -18,6 +18,7 @@ from agentguard.runtime.live_judge import (
     LIVE_JUDGE_TRIGGER,
     OUTCOME_MODEL_TRIGGER,
     SINGLE_JUDGE_ESCALATION,
+    STEP_MODEL_TRIGGER,
 )
 
 MAX_HELPFUL: Final = 2
@@ -25,7 +26,11 @@ MAX_HELPFUL: Final = 2
 
 _FINAL_STRATEGIES: Final = ("escalate", "stop")
 
-_LIVE_SETTINGS: Final = {LIVE_JUDGE_TRIGGER: ("judge", "live"), OUTCOME_MODEL_TRIGGER: ("live_model",)}
+_LIVE_SETTINGS: Final = {
+    LIVE_JUDGE_TRIGGER: ("judge", "live"),
+    OUTCOME_MODEL_TRIGGER: ("live_model",),
+    STEP_MODEL_TRIGGER: ("live_model", "step_threshold"),
+}
 """Trigger to the place of its settings in a policy."""
 
 
@@ -37,7 +42,7 @@ def propose_policy(report: PilotReport, policy: Policy | None = None) -> Policy:
     - The final strategies ``escalate`` and ``stop`` remain. A pilot measures them as the first answer to a
       trigger, not after several failed recoveries.
     - The acceptance test keeps its final strategies, whatever the pilot measures.
-    - A live judge or live outcome model whose interventions hurt is switched off.
+    - A live judge or live model whose interventions hurt is switched off.
     - The other triggers keep the escalation of the policy.
 
     Raises:
@@ -116,7 +121,9 @@ def _choose_levels(base: Policy, trigger: str, estimates: Iterable[InterventionE
 
 def _list_levels(base: Policy, trigger: str) -> list[Any]:
     """Return the levels of a trigger's escalation policy."""
-    if trigger == OUTCOME_MODEL_TRIGGER or (trigger == LIVE_JUDGE_TRIGGER and not _has_second(base)):
+    if trigger in (OUTCOME_MODEL_TRIGGER, STEP_MODEL_TRIGGER) or (
+        trigger == LIVE_JUDGE_TRIGGER and not _has_second(base)
+    ):
         return [SINGLE_JUDGE_ESCALATION]
     given = base.list_escalations().get(trigger, base.recover.on_fail) or DEFAULT_ESCALATION
     return [given] if isinstance(given, str) else list(given)

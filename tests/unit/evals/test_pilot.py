@@ -115,6 +115,14 @@ def test_policy_prefers_helpful_strategies_and_removes_harmful_ones() -> None:
     Guard.from_policy(policy)
 
 
+def test_policy_switches_off_a_step_model_that_hurts_and_keeps_the_outcome_model() -> None:
+    base = Policy.parse({"live_model": {"threshold": 0.8, "step_threshold": 0.5}})
+    hurts = estimate_interventions(build_pairs(1, 9, 30, 60, trigger="step_model"))
+    proposed = propose_policy(hurts, base).live_model
+    assert proposed is not None
+    assert (proposed.threshold, proposed.step_threshold) == (0.8, None)
+
+
 def test_policy_switches_off_a_live_judge_and_a_live_model_that_hurt() -> None:
     judge = {"base_url": "http://127.0.0.1:1/v1", "live": {}}
     for trigger, document in (("judge", {"judge": judge}), ("outcome_model", {"live_model": {}})):

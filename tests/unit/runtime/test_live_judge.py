@@ -325,6 +325,38 @@ def test_embedded_model_leads_to_a_hint_beside_the_agent() -> None:
     assert session.recoveries[-1].trigger == "outcome_model"
 
 
+def test_step_model_leads_to_a_hint_on_the_faulty_step_once_in_a_run_without_other_findings() -> None:
+    settings = {"threshold": 1.0, "step_threshold": 0.01}
+    policy = Policy.parse({"live_model": settings, "recover": {"on_fail": "stop"}})
+    guard = Guard.from_policy(Policy.model_validate_json(policy.model_dump_json()))
+    session = guard.session(META, CAN)
+    live = guard.components.live_judge
+    assert live is not None
+    plans = []
+    for text in ("I look at the seats.", "Seat 5 is free.", "I chose seat 5."):
+        act(session, text)
+        assert live.queue.flush(LONG_S)
+        plans.append(session.check_boundary())
+    assert {one.detector for one in session.findings} == {"step_model"}
+    steps = [one.step for one in session.findings]
+    assert len(steps) == len(set(steps)), "a step is reported once"
+    assert [one.tier for one in plans if one is not None] == [RecoveryTier.HINT] * len(steps)
+    assert {one.trigger for one in session.recoveries} == {"step_model"}
+    assert all(0.01 <= one.probability <= 1 for one in session.findings)
+
+
+def test_step_model_starts_no_recovery_by_default_or_below_its_threshold() -> None:
+    for settings in ({"threshold": 1.0}, {"threshold": 1.0, "step_threshold": 1.0}):
+        guard = Guard.from_policy(Policy.parse({"live_model": settings}))
+        session = guard.session(META, CAN)
+        act(session, "I look at the seats.")
+        live = guard.components.live_judge
+        assert live is not None
+        assert live.queue.flush(LONG_S)
+        assert session.check_boundary() is None
+        assert not session.findings
+
+
 def test_embedded_model_and_live_judge_exclude_each_other() -> None:
     judge = {"base_url": "http://127.0.0.1:1/v1", "live": {}}
     with pytest.raises(ConfigError, match="exclude each other"):
