@@ -3,7 +3,7 @@
 >>> import agentguard
 >>> run = agentguard.load_trajectory("samples/13-pepper-and-potato.json")  # doctest: +SKIP
 >>> agentguard.diagnose(run).verdict  # doctest: +SKIP
-<Verdict.FAILURE: 'failure'>
+<Verdict.FAILED: 'failed'>
 
 Names are loaded when they are first used, so that importing agentguard stays cheap.
 """
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from agentguard.errors import AgentGuardError
     from agentguard.evals.evaluate import evaluate
     from agentguard.guard import Guard, diagnose
-    from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+    from agentguard.localize.base import Diagnosis, Hypothesis
     from agentguard.trajectory.formats.reader import load_records, load_trajectory, read
     from agentguard.trajectory.model import Annotation, Record, Step, Trajectory
+    from agentguard.verdict import Verdict
 
 _EXPORTS = {
     "AgentGuardError": "agentguard.errors",
@@ -35,7 +36,7 @@ _EXPORTS = {
     "Record": "agentguard.trajectory.model",
     "Step": "agentguard.trajectory.model",
     "Trajectory": "agentguard.trajectory.model",
-    "Verdict": "agentguard.localize.base",
+    "Verdict": "agentguard.verdict",
     "diagnose": "agentguard.guard",
     "evaluate": "agentguard.evals.evaluate",
     "load_records": "agentguard.trajectory.formats.reader",

@@ -150,7 +150,7 @@ def _line(result: Any) -> dict[str, Any]:
     if result.outcome is not None:
         held = result.outcome
         row |= {"auroc": held.auroc.mean, "brier": held.brier.mean, "named_on_passed": held.named_on_passed}
-        row |= {"abstained": held.abstained, "run_size_auroc": result.run_size_auroc}
+        row |= {"undecided": held.undecided, "run_size_auroc": result.run_size_auroc}
     return row
 
 

@@ -26,7 +26,7 @@ def main() -> None:
         for name, label in labels.items():
             diagnosis = guard.diagnose(runs[name])
             if not label["failed"]:
-                alarms += diagnosis.verdict == "failure"
+                alarms += diagnosis.verdict == "failed"
                 continue
             named = [h.step for h in diagnosis.hypotheses]
             true = label["root_cause"]["step"]

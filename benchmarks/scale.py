@@ -199,7 +199,7 @@ def build_report(folder: str) -> tuple[float, float, int]:
     begin = time.perf_counter()
     report = build_batch_report(folder)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return time.perf_counter() - begin, peak, report.verdicts["failure"]
+    return time.perf_counter() - begin, peak, report.verdicts["failed"]
 
 
 def measure_report(rows: int) -> None:

@@ -63,7 +63,7 @@ VALUES: dict[Table, dict[str, str]] = {
         "began_at": "1.7e9 + n * 60",
         "updated_at": "1.7e9 + n * 60",
         "task": f"'Find record ' || floor({draw(1)} * 1000000)",
-        "verdict": f"CASE WHEN {draw(2)} < 0.2 THEN 'failure' ELSE 'no_failure' END",
+        "verdict": f"CASE WHEN {draw(2)} < 0.2 THEN 'failed' ELSE 'no_failure_found' END",
         "probability": draw(2),
         "step": f"floor({draw(3)} * 50)",
         "agent": f"'agent-' || floor({draw(4)} * 20)",
@@ -130,7 +130,7 @@ def iter_queries(store: Store, repeat: int) -> Iterator[tuple[str, Callable[[], 
             yield f"{label}, page 2", partial(list_page, everything, sort, after)
     newest = RunSort(by="time", descending=True)
     filters = {
-        "verdict": RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILURE})),
+        "verdict": RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILED})),
         "agent": RunSummaryFilter(agent=f"agent-{repeat}"),
         "code": RunSummaryFilter(code="mast/3"),
         "model": RunSummaryFilter(model="model-2"),

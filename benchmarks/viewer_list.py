@@ -52,15 +52,15 @@ BEGAN = 1_760_000_000.0
 QUESTIONS: dict[str, tuple[RunSummaryFilter, RunSort, str]] = {
     "newest": (RunSummaryFilter(), RunSort(), ""),
     "failed, newest": (
-        RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILURE})),
+        RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILED})),
         RunSort(),
-        "verdict=failure",
+        "verdict=failed",
     ),
     "by cost": (RunSummaryFilter(), RunSort(by="cost"), "sort=cost"),
     "failed, one kind, by tokens": (
-        RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILURE}), code="kind.b"),
+        RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILED}), code="kind.b"),
         RunSort(by="tokens"),
-        "verdict=failure&code=kind.b&sort=tokens",
+        "verdict=failed&code=kind.b&sort=tokens",
     ),
     "a tag and a model, longest": (
         RunSummaryFilter(tag="nightly", model="large-1"),
@@ -93,9 +93,9 @@ def rows_of(number: int, dice: random.Random) -> list[Row]:
         RunRow(id=id, task=task, format="made", created_at=began, data={"extra": {"tags": tags}}, length=1),
         StepRow(run_id=id, index=dice.randrange(3, 60), agent="worker", data=step),
     ]
-    verdict = dice.choices(["failure", "no_failure", "abstained", ""], [35, 45, 15, 5])[0]
+    verdict = dice.choices(["failed", "no_failure_found", "undecided", ""], [35, 45, 15, 5])[0]
     if verdict:
-        failed = verdict == "failure"
+        failed = verdict == "failed"
         rows.append(
             DiagnosisRow(
                 run_id=id, method="embedded", verdict=verdict, probability=dice.random(),
@@ -104,7 +104,7 @@ def rows_of(number: int, dice: random.Random) -> list[Row]:
                 code=dice.choice(CODES) if failed else "", module="planning" if failed else "",
             )
         )  # fmt: skip
-    if verdict == "failure" and dice.random() < 0.3:
+    if verdict == "failed" and dice.random() < 0.3:
         outcome = dice.choice(["recovered", "failed"])
         rows.append(RecoveryRow(run_id=id, strategy="truncate", outcome=outcome, created_at=began + 99))
     return rows

@@ -34,7 +34,7 @@ from typing import Any
 
 from agentguard import _sync_async
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.recover.actions import SampleVariant
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.capabilities import Capabilities
@@ -44,6 +44,7 @@ from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.runtime.session import Session
 from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
+from agentguard.verdict import Verdict
 
 RUN, WRITES, WRONG = 25, 5, 9
 """Calls of one run; with rare writes, one of this many calls writes; number of different wrong answers."""
@@ -94,7 +95,7 @@ class Nothing:
         """Return no result."""
         del findings
         return Diagnosis(
-            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.ABSTAINED, probability=0.5
+            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.UNDECIDED, probability=0.5
         )
 
 

@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any
 
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.recovery_policy import RecoveryPolicy
@@ -36,6 +36,7 @@ from agentguard.trajectory.model import (
     Trajectory,
     Usage,
 )
+from agentguard.verdict import Verdict
 
 RECOVERED = "lisbon-hotel"
 TASK = (
@@ -107,7 +108,7 @@ def lost(steps: int = 18) -> tuple[Trajectory, Diagnosis]:
     )
     third = Hypothesis(step=9, agent="clerk", probability=0.06)
     verdict = replace(
-        found, verdict=Verdict.FAILURE, probability=0.93, hypotheses=(first, second, third), method="two_line"
+        found, verdict=Verdict.FAILED, probability=0.93, hypotheses=(first, second, third), method="two_line"
     )
     return run, verdict
 

@@ -14,12 +14,12 @@ from agentguard.batch.output_table import OutputTable
 from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.localize.base import Verdict
 from agentguard.schemata.distillation.distiller import EmbeddedDistiller
 from agentguard.schemata.model import Distiller, ErrorSchema
 from agentguard.schemata.serialization import encode_schema
 from agentguard.schemata.training import detect_cached, select_group
 from agentguard.trajectory.model import Record
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     from agentguard.batch.output import BatchOutput
@@ -92,7 +92,7 @@ class DistillationProcessor:
         if self._guard is None or annotation.root_cause is not None:
             return self._distiller.distill(record, detect_cached(run))
         diagnosis = self._guard.diagnose(run)
-        if diagnosis.verdict is not Verdict.FAILURE or annotation.failed is False:
+        if diagnosis.verdict is not Verdict.FAILED or annotation.failed is False:
             return None
         return self._embedded.distill_diagnosis(run, diagnosis, group=select_group(record))
 

@@ -20,7 +20,7 @@ from agentguard.batch.output import MANIFEST
 from agentguard.batch.verdict_table import VERDICT_TABLE
 from agentguard.errors import ConfigError
 from agentguard.evals.statistics import wilson_interval
-from agentguard.localize.base import Verdict
+from agentguard.verdict import Verdict, upgrade_verdict
 
 DIMENSIONS: Final = ("agent", "code", "tool", "model", "week")
 """Properties by which the report counts failed runs."""
@@ -138,7 +138,7 @@ class BatchReport:
     def failure_rate(self) -> FailureRate:
         """Failed runs among all runs with a verdict."""
         return FailureRate(
-            name="all", runs=sum(self.verdicts.values()), failed=self.verdicts[str(Verdict.FAILURE)]
+            name="all", runs=sum(self.verdicts.values()), failed=self.verdicts[str(Verdict.FAILED)]
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class BatchReport:
             dimension: [asdict(rate) | {"rate": rate.rate, "interval": rate.interval} for rate in rates]
             for dimension, rates in self.rates.items()
         }
-        return asdict(self) | {"schema_version": 1, "rates": rates}
+        return asdict(self) | {"schema_version": 2, "rates": rates}
 
 
 def is_verdict_folder(url: str) -> bool:
@@ -211,7 +211,9 @@ class _VerdictTable:
         for path in self._parts:
             with self._system.open(path, "rb") as stream:
                 for batch in self._parquet.ParquetFile(stream).iter_batches(columns=list(columns)):
-                    yield from batch.to_pylist()
+                    for row in batch.to_pylist():
+                        verdict = row["verdict"]
+                        yield row if verdict is None else row | {"verdict": upgrade_verdict(verdict)}
 
 
 class _ReportCounts:
@@ -231,8 +233,8 @@ class _ReportCounts:
             report.errors += 1
             return
         report.verdicts[row["verdict"]] += 1
-        is_failed = row["verdict"] == Verdict.FAILURE
-        if row["task"] and row["verdict"] != Verdict.ABSTAINED:
+        is_failed = row["verdict"] == Verdict.FAILED
+        if row["task"] and row["verdict"] != Verdict.UNDECIDED:
             self._tasks[row["task"]][not is_failed] += 1
         values = {
             "agent": row["agents"],
@@ -311,8 +313,8 @@ def _find_divergences(table: _VerdictTable, tasks: dict[str, list[int]]) -> list
         return []
     runs: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {task: ([], []) for task in tasks}
     for row in table.iter_rows(("source", "record", "run_id", "task", "verdict", "step", "actions")):
-        if row["task"] in runs and row["verdict"] in (Verdict.FAILURE, Verdict.NO_FAILURE):
-            group = runs[row["task"]][row["verdict"] == Verdict.NO_FAILURE]
+        if row["task"] in runs and row["verdict"] in (Verdict.FAILED, Verdict.NO_FAILURE_FOUND):
+            group = runs[row["task"]][row["verdict"] == Verdict.NO_FAILURE_FOUND]
             if len(group) < _MAX_COMPARED_RUNS:
                 group.append(row)
     return [

@@ -13,8 +13,8 @@ from agentguard.evals.report.html import (
     render_paragraph,
     render_table,
 )
-from agentguard.localize.base import Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.verdict import Verdict
 
 _MAX_ROWS = 50
 
@@ -41,9 +41,9 @@ def render_batch_parts(report: BatchReport) -> Iterator[str]:
     verdicts = report.verdicts
     yield render_facts(
         [
-            ("failed", f"{verdicts[str(Verdict.FAILURE)]:,}", f"{format_rate(report.failure_rate)} %"),
-            ("no failure found", f"{verdicts[str(Verdict.NO_FAILURE)]:,}", "runs"),
-            ("undecided", f"{verdicts[str(Verdict.ABSTAINED)]:,}", "runs"),
+            ("failed", f"{verdicts[str(Verdict.FAILED)]:,}", f"{format_rate(report.failure_rate)} %"),
+            ("no failure found", f"{verdicts[str(Verdict.NO_FAILURE_FOUND)]:,}", "runs"),
+            ("undecided", f"{verdicts[str(Verdict.UNDECIDED)]:,}", "runs"),
             ("without a verdict", f"{report.errors:,}", f"of {report.rows:,} rows; see dead_letters"),
         ]
     )

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from agentguard.batch.output_table import MAX_TEXT_CHARS, OutputTable
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.verdict import Verdict
 
 VERDICT_TABLE: Final = OutputTable(
     folder="verdicts",
@@ -66,7 +67,7 @@ def build_verdict_values(
 ) -> dict[str, Any]:
     """Return the result columns of a diagnosed run."""
     cause = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
-    if diagnosis.verdict is Verdict.NO_FAILURE:
+    if diagnosis.verdict is Verdict.NO_FAILURE_FOUND:
         cause = None
     usage = diagnosis.usage
     failures = [f"{failure.detector}: {failure.error}" for failure in diagnosis.failures]

@@ -14,6 +14,7 @@ from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import encode_diagnosis
 from agentguard.trajectory.event_log.events import RunAssembler, build_events
 from agentguard.trajectory.model import Record, Trajectory
+from agentguard.verdict import upgrade_verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +167,14 @@ def decode_members(members: Mapping[str, bytes], file: str) -> Bundle:
         tool_calls=values["tool_calls.json"],
         effects=values.get("effects.json", ()),
         snapshots=values.get("snapshots.json", ()),
-        diagnosis=values["diagnosis.json"],
-        expectations=values["expectations.json"],
+        diagnosis=_upgrade_verdict(values["diagnosis.json"]),
+        expectations=_upgrade_verdict(values["expectations.json"]),
     )
+
+
+def _upgrade_verdict(values: dict[str, Any]) -> dict[str, Any]:
+    verdict = values.get("verdict")
+    return values | {"verdict": upgrade_verdict(verdict)} if isinstance(verdict, str) else values
 
 
 def _decode_member(name: str, data: bytes, file: str) -> Any:

@@ -14,9 +14,9 @@ from agentguard.bundles.captured_run import build_run_bundle
 from agentguard.detect.base import Finding
 from agentguard.errors import AgentGuardError
 from agentguard.guard import diagnose
-from agentguard.localize.base import Verdict
 from agentguard.runtime.background_queue import BackgroundQueue
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 logger = logging.getLogger("agentguard.bundles")
 
@@ -61,7 +61,7 @@ class BundleFolder:
 
     def _write(self, run: Trajectory) -> None:
         diagnosis = diagnose(run, method=self._method)
-        if self._on_failure and diagnosis.verdict is not Verdict.FAILURE:
+        if self._on_failure and diagnosis.verdict is not Verdict.FAILED:
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

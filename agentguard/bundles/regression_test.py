@@ -8,7 +8,7 @@ from typing import Final
 
 from agentguard.bundles.bundle import Bundle
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Verdict
+from agentguard.verdict import Verdict
 
 _TEMPLATE: Final = '''"""Regression test of the recorded run {run}.
 
@@ -32,7 +32,7 @@ def test_{name}_replay_does_not_fail():
     result = replay_bundle(read_bundle(BUNDLE), {function}, mode="scripted")
     diagnosis = diagnose(result.trajectory)
     steps = [hypothesis.step for hypothesis in diagnosis.hypotheses[:1]]
-    assert diagnosis.verdict != "failure", f"likely cause: step {{steps}}; recorded: {{RECORDED_CAUSE}}"
+    assert diagnosis.verdict != "failed", f"likely cause: step {{steps}}; recorded: {{RECORDED_CAUSE}}"
 '''
 
 
@@ -40,7 +40,7 @@ def build_regression_test(bundle: Bundle, *, agent: str, bundle_path: str) -> st
     """Return the source of a test that fails as the run failed, and passes when the agent is fixed.
 
     Args:
-        bundle: bundle of a run with the verdict ``failure``.
+        bundle: bundle of a run with the verdict ``failed``.
         agent: ``MODULE:FUNCTION`` of the agent.
         bundle_path: path of the bundle relative to the folder of the test.
 
@@ -48,8 +48,8 @@ def build_regression_test(bundle: Bundle, *, agent: str, bundle_path: str) -> st
         ConfigError: the run did not fail, or ``agent`` is not ``MODULE:FUNCTION``.
     """
     verdict = bundle.expectations.get("verdict")
-    if verdict != Verdict.FAILURE.value:
-        raise ConfigError(f"to-test: the verdict of the run is {verdict}, a test needs a failure")
+    if verdict != Verdict.FAILED.value:
+        raise ConfigError(f"to-test: the verdict of the run is {verdict}, a test needs a failed run")
     module, _, function = agent.partition(":")
     if not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(f"--agent {agent}: is not MODULE:FUNCTION")

@@ -10,6 +10,7 @@ import orjson
 from agentguard.bundles.bundle import Bundle
 from agentguard.bundles.run_difference import RunDifference, ValueDifference
 from agentguard.cli.terminal_text import to_one_line
+from agentguard.verdict import describe_verdict
 
 _EXCERPT_CHARS: Final = 160
 _CONTEXT_CHARS: Final = 30
@@ -20,7 +21,7 @@ def describe_difference(
 ) -> Iterator[str]:
     """Yield the lines of a comparison: both runs, the first differing step and the first differing call."""
     for file, bundle in zip(files, bundles, strict=True):
-        verdict = bundle.diagnosis.get("verdict", "no diagnosis")
+        verdict = describe_verdict(bundle.diagnosis.get("verdict", ""))
         yield f"{file}: {verdict}, {len(bundle.trajectory.steps)} steps"
     if bundles[0].trajectory.task != bundles[1].trajectory.task:
         yield "the tasks differ"

@@ -13,20 +13,19 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import orjson
 
 from agentguard.cli.run_summary import (
-    VERDICT_NAMES,
     RunSummary,
     count_verdicts,
     find_top_causes,
 )
 from agentguard.cli.terminal_text import sanitize, to_one_line
-from agentguard.localize.base import Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.verdict import Verdict
 from agentguard.version import __version__
 
 _SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _UNNAMED_RULE: Final = "agentguard:failed"
 _MAX_TEXT: Final = 1_000
-_LEVELS: Final = {Verdict.FAILURE: "error", Verdict.ABSTAINED: "note", Verdict.NO_FAILURE: "none"}
+_LEVELS: Final = {Verdict.FAILED: "error", Verdict.UNDECIDED: "note", Verdict.NO_FAILURE_FOUND: "none"}
 
 
 class OutputFormat(StrEnum):
@@ -56,7 +55,7 @@ def write_sarif(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str:
 
     Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
     """
-    shown = [run for run in runs if run.step is not None or run.verdict is Verdict.FAILURE]
+    shown = [run for run in runs if run.step is not None or run.verdict is Verdict.FAILED]
     rule_ids = list(dict.fromkeys(_get_rule_id(run) for run in shown))
     messages = [{"level": "error", "message": {"text": text}} for text in unreadable]
     log = {
@@ -83,8 +82,8 @@ def write_sarif(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str:
 
 def write_junit(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str:
     """Return JUnit XML: failed runs are failures, undecided runs skipped, unreadable records errors."""
-    failed = sum(run.verdict is Verdict.FAILURE for run in runs)
-    undecided = sum(run.verdict is Verdict.ABSTAINED for run in runs)
+    failed = sum(run.verdict is Verdict.FAILED for run in runs)
+    undecided = sum(run.verdict is Verdict.UNDECIDED for run in runs)
     counts = {
         "tests": len(runs) + len(unreadable),
         "failures": failed,
@@ -95,10 +94,10 @@ def write_junit(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str:
     suite = SubElement(suites, "testsuite", {"name": "agentguard"} | suites.attrib)
     for run in runs:
         case = SubElement(suite, "testcase", {"classname": _clean(run.file), "name": _clean(run.run_id)})
-        if run.verdict is Verdict.FAILURE:
+        if run.verdict is Verdict.FAILED:
             attributes = {"type": _get_rule_id(run), "message": _clean(_describe_run(run))}
             SubElement(case, "failure", attributes).text = _clean(_build_text(run))
-        elif run.verdict is Verdict.ABSTAINED:
+        elif run.verdict is Verdict.UNDECIDED:
             SubElement(case, "skipped", {"message": _clean(f"undecided: {_describe_run(run)}")})
     for number, text in enumerate(unreadable):
         case = SubElement(suite, "testcase", {"classname": "unreadable", "name": f"record {number}"})
@@ -114,9 +113,9 @@ def write_github(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str:
     """
     lines = []
     for run in runs:
-        if run.verdict is not Verdict.NO_FAILURE:
-            command = "error" if run.verdict is Verdict.FAILURE else "notice"
-            title = f"{VERDICT_NAMES[run.verdict]}: {run.run_id}"
+        if run.verdict is not Verdict.NO_FAILURE_FOUND:
+            command = "error" if run.verdict is Verdict.FAILED else "notice"
+            title = f"{run.verdict.label}: {run.run_id}"
             place = f"file={_escape_property(run.file)}," if run.file else ""
             text = _escape_data(_build_text(run))
             lines.append(f"::{command} {place}title={_escape_property(title)}::{text}")
@@ -136,10 +135,10 @@ def write_markdown(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str
             for cause in causes
         ]
         lines.append("")
-    if shown := [run for run in runs if run.verdict is not Verdict.NO_FAILURE]:
+    if shown := [run for run in runs if run.verdict is not Verdict.NO_FAILURE_FOUND]:
         lines += ["| run | verdict | p(failed) | root cause | kind | reason |", "|---|---|---:|---|---|---|"]
         lines += [
-            f"| `{_code(run.file or run.run_id)}` | {VERDICT_NAMES[run.verdict]} | {run.probability:.2f} "
+            f"| `{_code(run.file or run.run_id)}` | {run.verdict.label} | {run.probability:.2f} "
             f"| {_cell(run.step_label)} | {_cell(run.cause)} | {_cell(run.reason)} |"
             for run in shown
         ]
@@ -189,7 +188,7 @@ def _build_result(run: RunSummary, rule_ids: Sequence[str]) -> dict[str, Any]:
         "locations": [location],
         "partialFingerprints": {"run/step/code": fingerprint},
         "properties": {
-            "verdict": VERDICT_NAMES[run.verdict],
+            "verdict": run.verdict.value,
             "probability": round(run.probability, 4),
             "basis": run.basis,
             "agent": sanitize(run.agent),
@@ -203,7 +202,7 @@ def _build_uri(file: str) -> str:
 
 
 def _describe_run(run: RunSummary) -> str:
-    return ", ".join(part for part in (run.step_label, run.cause) if part) or VERDICT_NAMES[run.verdict]
+    return ", ".join(part for part in (run.step_label, run.cause) if part) or run.verdict.label
 
 
 def _build_text(run: RunSummary) -> str:

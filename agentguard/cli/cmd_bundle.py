@@ -27,6 +27,7 @@ from agentguard.errors import ConfigError
 from agentguard.guard import diagnose
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.trajectory.model import Record
+from agentguard.verdict import NOT_DIAGNOSED
 
 BundleFile = Annotated[Path, typer.Argument(help="Bundle file.")]
 AgentName = Annotated[
@@ -190,7 +191,7 @@ def _summarize(bundle: Bundle) -> dict[str, object]:
         "steps": len(run.steps),
         "model calls": len(bundle.model_calls),
         "tool calls": len(bundle.tool_calls),
-        "verdict": bundle.diagnosis.get("verdict", ""),
+        "verdict": bundle.diagnosis.get("verdict", NOT_DIAGNOSED),
         "expectations": dict(bundle.expectations),
         "effect": [_describe_effect(effect) for effect in bundle.effects],
         "snapshot": [_describe_snapshot(snapshot) for snapshot in bundle.snapshots],

@@ -31,20 +31,20 @@ from agentguard.cli.judge_endpoint import parse_judge_options
 from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
-from agentguard.cli.run_summary import VERDICT_NAMES, GroupKey, OnlyVerdict, RunSelection, SortKey
+from agentguard.cli.run_summary import GroupKey, RunSelection, SortKey
 from agentguard.cli.store_import import StoreImport
 from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.localize.base import Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.run_comparison import compare_runs
 from agentguard.resilience.ordered_map import map_ordered
 from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record, Trajectory
+from agentguard.verdict import Verdict
 
 _ADDRESS_FIELDS = {"base_url", "model", "replicas", "pool"}
 """Settings of a judge that another address on the command line replaces."""
@@ -118,7 +118,7 @@ def diagnose(
         OutputFormat, typer.Option(help="Format of the output; all but text and json are reports for CI.")
     ] = OutputFormat.TEXT,
     only: Annotated[
-        list[OnlyVerdict] | None, typer.Option(help="Show only runs with this verdict; repeatable.")
+        list[Verdict] | None, typer.Option(help="Show only runs with this verdict; repeatable.")
     ] = None,
     sort: Annotated[SortKey, typer.Option(help="Order of many runs.")] = SortKey.VERDICT,
     group_by: Annotated[
@@ -223,7 +223,7 @@ def diagnose(
             max_cost_usd=max_cost,
             is_dry_run=dry_run,
             json=json,
-            outcome_labels={str(verdict): label for verdict, label in VERDICT_NAMES.items()},
+            outcome_labels={str(verdict): verdict.label for verdict in Verdict},
         )
         raise typer.Exit(run_batch(paths, DiagnosisOperation(settings), inputs, batch))
     selection = RunSelection(only=tuple(only or ()), sort=sort, limit=limit, group_by=group_by)
@@ -305,7 +305,7 @@ def _diagnose_runs(
     # A comparison waits for the last run, and a watch has none.
     for trajectory, diagnosis in compare_runs(diagnosed, guard.localizer) if is_batch else diagnosed:
         outcome.diagnosed += 1
-        outcome.failed += diagnosis.verdict is Verdict.FAILURE
+        outcome.failed += diagnosis.verdict is Verdict.FAILED
         yield trajectory, diagnosis
 
 

@@ -14,8 +14,8 @@ from agentguard.batch import BatchReport, build_batch_report
 from agentguard.batch.report_page import format_rate, format_reference, render_batch_report
 from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console, to_one_line
-from agentguard.localize.base import Verdict
 from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.verdict import Verdict
 
 _MAX_ROWS = 5
 
@@ -52,9 +52,9 @@ def _print_report(console: Console, report: BatchReport) -> None:
     counts = report.verdicts
     console.print(
         Text(
-            f"{report.rows:,} rows: {counts[str(Verdict.FAILURE)]:,} failed, "
-            f"{counts[str(Verdict.NO_FAILURE)]:,} no failure found, "
-            f"{counts[str(Verdict.ABSTAINED)]:,} undecided, {report.errors:,} without a verdict",
+            f"{report.rows:,} rows: {counts[str(Verdict.FAILED)]:,} failed, "
+            f"{counts[str(Verdict.NO_FAILURE_FOUND)]:,} no failure found, "
+            f"{counts[str(Verdict.UNDECIDED)]:,} undecided, {report.errors:,} without a verdict",
             "bold",
         )
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -18,12 +17,11 @@ from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
 from agentguard.cli.json_output import print_json
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.recovery_output import render_recoveries
-from agentguard.cli.run_summary import VERDICT_NAMES, format_step_label
+from agentguard.cli.run_summary import format_step_label
 from agentguard.cli.stored_runs import StoredRuns, StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console, to_one_line
 from agentguard.errors import StoreError
 from agentguard.guard import Guard
-from agentguard.localize.base import Verdict
 from agentguard.localize.run_comparison import DiagnosedRun, can_compare, compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
 from agentguard.resilience.ordered_map import map_ordered
@@ -33,6 +31,7 @@ from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import NOT_DIAGNOSED, Verdict, describe_verdict
 
 if TYPE_CHECKING:
     from agentguard.store import Store
@@ -47,24 +46,8 @@ _MIN_REPORTED_UNINDEXED_RUNS: Final = 1_000
 """A search reads all runs that are not indexed; fewer than these are normal while agents run."""
 
 
-class StoredVerdict(StrEnum):
-    """Verdict of a stored run, in the words of `diagnose --only`."""
-
-    FAILED = "failed"
-    UNDECIDED = "undecided"
-    NO_FAILURE = "no-failure"
-    NOT_DIAGNOSED = "not-diagnosed"
-
-
-_VERDICT_FILTERS: Final = {
-    StoredVerdict.FAILED: VerdictFilter.FAILURE,
-    StoredVerdict.UNDECIDED: VerdictFilter.ABSTAINED,
-    StoredVerdict.NO_FAILURE: VerdictFilter.NO_FAILURE,
-    StoredVerdict.NOT_DIAGNOSED: VerdictFilter.NONE,
-}
-
 Verdicts = Annotated[
-    list[StoredVerdict] | None, typer.Option("--verdict", help="Only runs with this verdict; repeatable.")
+    list[VerdictFilter] | None, typer.Option("--verdict", help="Only runs with this verdict; repeatable.")
 ]
 Agent = Annotated[str | None, typer.Option(help="Only runs with a step of this agent.")]
 Tool = Annotated[str | None, typer.Option(help="Only runs that call this tool.")]
@@ -110,7 +93,7 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     selection = RunSummaryFilter(
-        verdicts=_get_filters(verdict),
+        verdicts=frozenset(verdict or ()),
         step_agent=agent,
         tool=tool,
         agent=cause_agent,
@@ -202,7 +185,7 @@ def diagnose(
     with open_store(store) as opened:
         if not chosen:
             selection = RunSummaryFilter(
-                verdicts=_get_filters(verdict) or _select_default_verdicts(cause_agent, code),
+                verdicts=frozenset(verdict or ()) or _select_default_verdicts(cause_agent, code),
                 step_agent=agent,
                 tool=tool,
                 agent=cause_agent,
@@ -231,9 +214,9 @@ def diagnose(
                 if json:
                     print_json(encode_diagnosis(diagnosis))
                 else:
-                    typer.echo(f"{run.id}: {VERDICT_NAMES[diagnosis.verdict]}")
+                    typer.echo(f"{run.id}: {diagnosis.verdict.label}")
     if not json:
-        totals = ", ".join(f"{counts[verdict]} {VERDICT_NAMES[verdict]}" for verdict in Verdict)
+        totals = ", ".join(f"{counts[verdict]} {verdict.label}" for verdict in Verdict)
         typer.echo(f"{sum(counts.values())} runs: {totals}")
 
 
@@ -251,20 +234,17 @@ def _parse_since(since: str | None) -> float | None:
     return None if since is None else time.time() - parse_age(since, "--since")
 
 
-def _get_filters(verdicts: list[StoredVerdict] | None) -> frozenset[VerdictFilter]:
-    return frozenset(_VERDICT_FILTERS[one] for one in verdicts or ())
-
-
 def _select_default_verdicts(cause_agent: str | None, code: str | None) -> frozenset[VerdictFilter]:
     """Return the verdict filter of `diagnose`: a root cause and a code select runs that have a diagnosis."""
-    return frozenset({VerdictFilter.NONE} if cause_agent is None and code is None else ())
+    return frozenset({VerdictFilter.NOT_DIAGNOSED} if cause_agent is None and code is None else ())
 
 
 def _encode_row(row: RunSummaryRow) -> dict[str, Any]:
     names = ("run_id", "task", "format", "began_at", "steps", "tokens", "cost_usd", "models", "verdict")
     more = ("probability", "method", "step", "agent", "code", "recovered", "judged")
     labels = {"agents": split_labels(row.agents), "tools": split_labels(row.tools)}
-    return {name: getattr(row, name) for name in (*names, *more)} | labels
+    verdict = {"verdict": row.verdict or NOT_DIAGNOSED}
+    return {name: getattr(row, name) for name in (*names, *more)} | verdict | labels
 
 
 def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
@@ -275,7 +255,7 @@ def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
             matches = [asdict(match) for match in found.matches]
             print_json({**_encode_row(found.run), "matches": matches})
             continue
-        verdict = VERDICT_NAMES[Verdict(found.run.verdict)] if found.run.verdict else "not diagnosed"
+        verdict = describe_verdict(found.run.verdict)
         typer.echo(f"{to_one_line(found.run.run_id, _MAX_ID_CHARS)}: {verdict}")
         for match in found.matches:
             branch = f" of branch {to_one_line(match.branch_id, _MAX_ID_CHARS)}" if match.branch_id else ""
@@ -306,7 +286,7 @@ def _print_table(rows: list[RunSummaryRow]) -> None:
             Text(to_one_line(row.run_id, _MAX_ID_CHARS)),
             time.strftime("%Y-%m-%d %H:%M", time.gmtime(row.began_at)),
             str(row.steps),
-            VERDICT_NAMES[Verdict(row.verdict)] if row.verdict else "not diagnosed",
+            describe_verdict(row.verdict),
             _format_step(row),
             titles.get_title(row.code) if row.code else "",
             "" if row.cost_usd is None else f"${row.cost_usd:.4g}",
@@ -319,5 +299,5 @@ def _format_step(row: RunSummaryRow) -> str:
     """Return step and agent; ``likely`` precedes a step of an undecided run, or one without a code."""
     if row.step is None:
         return ""
-    is_supported = row.verdict == Verdict.FAILURE and bool(row.code)
+    is_supported = row.verdict == Verdict.FAILED and bool(row.code)
     return format_step_label(row.step, row.agent, is_supported=is_supported)

@@ -10,19 +10,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agentguard.cli.run_summary import VERDICT_NAMES
 from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.evidence import describe_field
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.verdict import Verdict
 
 _VERDICT_STYLES = {
-    Verdict.FAILURE: "bold white on red",
-    Verdict.NO_FAILURE: "bold black on green",
-    Verdict.ABSTAINED: "bold black on yellow",
+    Verdict.FAILED: "bold white on red",
+    Verdict.NO_FAILURE_FOUND: "bold black on green",
+    Verdict.UNDECIDED: "bold black on yellow",
 }
 _STRONG_PROBABILITY = 0.5
 _MAX_FINDINGS = 6  # maximum number of findings, unless all are requested
@@ -44,7 +44,7 @@ def render_diagnosis(
     parts: list[RenderableType] = []
     if len(trajectory.steps) <= _MAX_TIMELINE_STEPS:
         parts.append(_build_timeline(trajectory, diagnosis))
-    if diagnosis.hypotheses and diagnosis.verdict is not Verdict.NO_FAILURE:
+    if diagnosis.hypotheses and diagnosis.verdict is not Verdict.NO_FAILURE_FOUND:
         first_hypothesis, *alternatives = diagnosis.hypotheses
         parts.append(_build_root_cause(console, trajectory, first_hypothesis, diagnosis.verdict))
         if alternatives[: view.max_alternatives]:
@@ -65,7 +65,7 @@ def render_diagnosis(
 
 
 def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableType:
-    label, style = VERDICT_NAMES[diagnosis.verdict].upper(), _VERDICT_STYLES[diagnosis.verdict]
+    label, style = diagnosis.verdict.label.upper(), _VERDICT_STYLES[diagnosis.verdict]
     agents = {s.agent for s in trajectory.steps if s.source is Source.AGENT}
     head = Text()
     head.append(f" {label} ", style)
@@ -105,7 +105,7 @@ def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:
     for finding in diagnosis.findings:
         worst[finding.step] = max(worst.get(finding.step, 0.0), finding.probability)
     first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
-    cause = first.step if first and first.codes and diagnosis.verdict is Verdict.FAILURE else None
+    cause = first.step if first and first.codes and diagnosis.verdict is Verdict.FAILED else None
     has_strong_findings = any(value >= _STRONG_PROBABILITY for step, value in worst.items() if step != cause)
     strip = Text("steps  ", "dim")
     for step in trajectory.steps:
@@ -125,7 +125,7 @@ def _build_root_cause(
     console: Console, trajectory: Trajectory, first: Hypothesis, verdict: Verdict
 ) -> RenderableType:
     grid = _new_grid()
-    is_cause = verdict is Verdict.FAILURE and bool(first.codes)
+    is_cause = verdict is Verdict.FAILED and bool(first.codes)
     name = "root cause" if is_cause else "likely step"
     description = Text()
     description.append(_format_step(trajectory, first.step), "bold red" if is_cause else "bold")

@@ -20,7 +20,7 @@ from agentguard.localize.base import Diagnosis
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Trajectory
 
-JSON_SCHEMA_VERSION: Final = 1
+JSON_SCHEMA_VERSION: Final = 2
 """Version of the JSON lines; a removed or changed field increments it."""
 
 _MAX_FULL_RUNS: Final = 3  # more runs are shown as a table

@@ -101,7 +101,7 @@ def _build_outcome_table(
     first_result, scores = rows[0]
     table = _new_table(f"{_format_title(first_result, part)}: {scores.n_failed} failed of {scores.n} runs")
     table.add_column("method", no_wrap=True)
-    for name in ("AUROC", "av. prec.", "Brier", "named*", "abstained"):
+    for name in ("AUROC", "av. prec.", "Brier", "named*", "undecided"):
         table.add_column(name, justify="right", no_wrap=True)
     for result, row_scores in rows:
         table.add_row(
@@ -111,7 +111,7 @@ def _build_outcome_table(
                 for s in (row_scores.auroc, row_scores.average_precision, row_scores.brier)
             ),
             f"{_format_percent(row_scores.named_on_passed)} %",
-            f"{_format_percent(row_scores.abstained)} %",
+            f"{_format_percent(row_scores.undecided)} %",
         )
     if part is None and first_result.run_size_auroc is not None:
         table.add_row("run size alone", f"{first_result.run_size_auroc:.3f}")

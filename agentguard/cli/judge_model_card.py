@@ -149,7 +149,7 @@ def _build_score(result: Evaluation, setting: str, name: str) -> dict[str, Any]:
     if result.outcome is not None:
         outcome = result.outcome.as_dict()
         outcome_fields = ("auroc", "auroc_sd", "average_precision", "brier", "calibration_error")
-        row |= {key: outcome[key] for key in (*outcome_fields, "verdicts", "named_on_passed", "abstained")}
+        row |= {key: outcome[key] for key in (*outcome_fields, "verdicts", "named_on_passed", "undecided")}
         row["run_size_auroc"] = result.run_size_auroc
     return dict(_round_values(row))
 

@@ -10,16 +10,12 @@ from typing import Final
 
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
-VERDICT_NAMES: Final = {
-    Verdict.FAILURE: "failed",
-    Verdict.NO_FAILURE: "no failure found",
-    Verdict.ABSTAINED: "undecided",
-}
-_ORDER: Final = (Verdict.FAILURE, Verdict.ABSTAINED, Verdict.NO_FAILURE)
+_ORDER: Final = (Verdict.FAILED, Verdict.UNDECIDED, Verdict.NO_FAILURE_FOUND)
 NO_CAUSE: Final = "no evidence"
 """Cause of a run whose most likely step has no code."""
 
@@ -31,14 +27,6 @@ class SortKey(StrEnum):
     PROBABILITY = "probability"
     STEPS = "steps"
     INPUT = "input"
-
-
-class OnlyVerdict(StrEnum):
-    """Verdict of the runs to show."""
-
-    FAILED = "failed"
-    UNDECIDED = "undecided"
-    NO_FAILURE = "no-failure"
 
 
 class GroupKey(StrEnum):
@@ -64,7 +52,7 @@ class RunSummary:
         file: file of the run; empty for a stream or a stored run.
         format: format of the run.
         steps: number of steps.
-        verdict: failure, no_failure or abstained.
+        verdict: failed, no failure found or undecided.
         probability: probability that the run failed.
         basis: evidence of the verdict.
         step: root-cause step of a failed run, most likely step of an undecided one, or None.
@@ -94,7 +82,7 @@ class RunSummary:
     @classmethod
     def from_diagnosis(cls, trajectory: Trajectory, diagnosis: Diagnosis, file: str | None) -> RunSummary:
         """Summarize a diagnosis."""
-        found = diagnosis.verdict is not Verdict.NO_FAILURE and diagnosis.hypotheses
+        found = diagnosis.verdict is not Verdict.NO_FAILURE_FOUND and diagnosis.hypotheses
         first: Hypothesis | None = diagnosis.hypotheses[0] if found else None
         return cls(
             run_id=trajectory.id,
@@ -109,7 +97,7 @@ class RunSummary:
             codes=() if first is None else first.codes,
             reason="" if first is None else first.reason,
             correction="" if first is None else first.correction,
-            is_supported=diagnosis.verdict is Verdict.FAILURE and first is not None and bool(first.codes),
+            is_supported=diagnosis.verdict is Verdict.FAILED and first is not None and bool(first.codes),
         )
 
     @property
@@ -177,7 +165,7 @@ class RunSelection:
         group_by: property to group by; None for one row a run.
     """
 
-    only: tuple[OnlyVerdict, ...] = ()
+    only: tuple[Verdict, ...] = ()
     sort: SortKey = SortKey.VERDICT
     limit: int | None = None
     group_by: GroupKey | None = None
@@ -189,7 +177,7 @@ class RunSelection:
 
     def includes(self, verdict: Verdict) -> bool:
         """Return True if runs with the verdict are shown."""
-        return not self.only or verdict in {_VERDICT_BY_OPTION[one] for one in self.only}
+        return not self.only or verdict in self.only
 
     def select_runs(self, runs: Iterable[RunSummary]) -> list[RunSummary]:
         """Return the runs of the chosen verdicts in order, without the limit."""
@@ -201,13 +189,6 @@ class RunSelection:
         elif self.sort is SortKey.STEPS:
             chosen.sort(key=lambda run: -run.steps)
         return chosen
-
-
-_VERDICT_BY_OPTION: Final = {
-    OnlyVerdict.FAILED: Verdict.FAILURE,
-    OnlyVerdict.UNDECIDED: Verdict.ABSTAINED,
-    OnlyVerdict.NO_FAILURE: Verdict.NO_FAILURE,
-}
 
 
 def mark_shared_files(runs: Sequence[RunSummary]) -> list[RunSummary]:
@@ -228,7 +209,7 @@ def group_runs(runs: Sequence[RunSummary], key: GroupKey) -> list[RunGroup]:
 
 def find_top_causes(runs: Sequence[RunSummary]) -> list[RunGroup]:
     """Return the causes of the failed runs, most frequent first."""
-    failed = [run for run in runs if run.verdict is Verdict.FAILURE]
+    failed = [run for run in runs if run.verdict is Verdict.FAILED]
     return group_runs(failed, GroupKey.CAUSE)
 
 
@@ -236,7 +217,7 @@ def count_verdicts(runs: Iterable[RunSummary]) -> str:
     """Return the number of runs by verdict in words: ``15 runs: 3 failed, 12 undecided``."""
     counts = Counter(run.verdict for run in runs)
     total = sum(counts.values())
-    parts = ", ".join(f"{counts[one]} {VERDICT_NAMES[one]}" for one in Verdict if counts[one])
+    parts = ", ".join(f"{counts[one]} {one.label}" for one in Verdict if counts[one])
     return f"{total} {'run' if total == 1 else 'runs'}: {parts}" if total else "0 runs"
 
 
@@ -245,7 +226,7 @@ def _get_group_name(run: RunSummary, key: GroupKey) -> str:
         return run.cause
     if key is GroupKey.AGENT:
         return run.agent
-    return VERDICT_NAMES[run.verdict] if key is GroupKey.VERDICT else run.format
+    return run.verdict.label if key is GroupKey.VERDICT else run.format
 
 
 def _build_group(name: str, runs: Sequence[RunSummary]) -> RunGroup:

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from agentguard.cli.run_summary import (
-    VERDICT_NAMES,
     RunGroup,
     RunSelection,
     RunSummary,
@@ -21,13 +20,13 @@ from agentguard.cli.run_summary import (
     mark_shared_files,
 )
 from agentguard.cli.terminal_text import to_one_line
-from agentguard.localize.base import Verdict
+from agentguard.verdict import Verdict
 
-_STYLES: Final = {Verdict.FAILURE: "red", Verdict.NO_FAILURE: "green", Verdict.ABSTAINED: "yellow"}
+_STYLES: Final = {Verdict.FAILED: "red", Verdict.NO_FAILURE_FOUND: "green", Verdict.UNDECIDED: "yellow"}
 _MAX_CAUSES: Final = 5
 _MAX_PLACE: Final = 200
 _MAX_REASON: Final = 90
-_MIN_WIDTHS: Final = {"steps": 5, "verdict": max(map(len, VERDICT_NAMES.values())), "p(failed)": 9}
+_MIN_WIDTHS: Final = {"steps": 5, "verdict": max(len(one.label) for one in Verdict), "p(failed)": 9}
 """Columns that a narrow terminal does not cut."""
 _MIN_REASON_WIDTH: Final = 140  # a narrower terminal would cut the other columns
 _MIN_AGENT_WIDTH: Final = 100  # the same, for the numbers of steps and the agents
@@ -66,7 +65,7 @@ def _build_group_table(groups: Sequence[RunGroup], columns: Sequence[str]) -> Ta
         justify: Literal["left", "right"] = "right" if name in ("runs", "failed") else "left"
         table.add_column(name, justify=justify, no_wrap=name != "agents")
     for group in groups:
-        counts = {"runs": group.runs, "failed": group.verdicts[Verdict.FAILURE]}
+        counts = {"runs": group.runs, "failed": group.verdicts[Verdict.FAILED]}
         table.add_row(
             Text(to_one_line(group.name, 60)),
             *(str(counts[name]) for name in columns[1:]),
@@ -91,7 +90,7 @@ def _build_run_table(runs: Sequence[RunSummary], width: int) -> Table:
         table.add_row(
             Text(to_one_line(name, _MAX_PLACE)),
             *([str(run.steps)] * has_agents),
-            Text(VERDICT_NAMES[run.verdict], _STYLES[run.verdict]),
+            Text(run.verdict.label, _STYLES[run.verdict]),
             f"{run.probability:.2f}",
             Text(run.step_label if has_agents else run.step_label.partition(" · ")[0]),
             Text(run.cause),

@@ -14,6 +14,7 @@ from agentguard.evals.report.breakdown import BreakdownRow, is_step_correct, sum
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
 from agentguard.evals.statistics import PairedDifference, compare_paired, mean
+from agentguard.verdict import Verdict
 
 
 class Criterion(StrEnum):
@@ -118,7 +119,7 @@ def _is_agent_correct(case: Case, said: Prediction) -> bool:
 
 
 def _is_outcome_correct(case: Case, said: Prediction) -> bool:
-    return said.verdict == ("failure" if case.failed else "no_failure")
+    return said.verdict == (Verdict.FAILED if case.failed else Verdict.NO_FAILURE_FOUND)
 
 
 _CRITERION_RULES: Final[Mapping[Criterion, tuple[str, Callable[[Case, Prediction], bool]]]] = {

@@ -31,10 +31,10 @@ from agentguard.judge.embedded.training import (
     build_transfer_examples,
     fit_transferable_model,
 )
-from agentguard.localize.base import Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.agent_identity import group_by_agent
 from agentguard.trajectory.model import Record
+from agentguard.verdict import Verdict
 
 STEP_BASELINES = ("two_line", "last_error", "first_finding", "last_step")
 """Baselines of the root-cause step, beside the model."""
@@ -72,14 +72,14 @@ class OutcomeRow:
     Attributes:
         false_causes: share of the passed runs that are called failed.
         detected: share of the failed runs that are called failed.
-        abstained: share of all runs without a verdict.
+        undecided: share of all runs with this verdict.
         auroc: of the probability of failure; NaN if only one outcome occurs.
         coverage: risk to the largest share of runs, most certain first, of which at most that share is wrong.
     """
 
     false_causes: Share
     detected: Share
-    abstained: Share
+    undecided: Share
     auroc: float
     coverage: Mapping[str, float] = field(default_factory=dict)
 
@@ -244,9 +244,9 @@ def _score_outcomes(labels: Sequence[bool], answers: Sequence[tuple[Verdict, flo
     correct = [label == (p > 0.5) for label, (_, p) in pairs]
     points = metrics.risk_coverage(correct, [abs(p - 0.5) for _, (_, p) in pairs])
     return OutcomeRow(
-        false_causes=Share.of(v is Verdict.FAILURE for label, (v, _) in pairs if not label),
-        detected=Share.of(v is Verdict.FAILURE for label, (v, _) in pairs if label),
-        abstained=Share.of(v is Verdict.ABSTAINED for _, (v, _) in pairs),
+        false_causes=Share.of(v is Verdict.FAILED for label, (v, _) in pairs if not label),
+        detected=Share.of(v is Verdict.FAILED for label, (v, _) in pairs if label),
+        undecided=Share.of(v is Verdict.UNDECIDED for _, (v, _) in pairs),
         auroc=metrics.auroc(labels, [p for _, (_, p) in pairs]),
         coverage={
             f"{risk:g}": max((point.coverage for point in points if point.risk <= risk), default=0.0)
@@ -268,16 +268,13 @@ def _score_relative(
     signals = np.vstack([compute_run_signals(e.table.layout, e.findings) for e in examples])
     scores = score_batch(signals)
     low, high = model.relative.compute_thresholds(risk)
-    verdicts = [
-        Verdict.FAILURE if score > high else Verdict.NO_FAILURE if score <= low else Verdict.ABSTAINED
-        for score in scores
-    ]
+    verdicts = [Verdict.from_score(score, low=low, high=high) for score in scores]
     probabilities = model.relative.predict_probability(scores).tolist()
     compared = zip(verdicts, probabilities, strict=True)
     return _score_outcomes(
         labels,
         [
-            alone if alone[0] is Verdict.FAILURE else together
+            alone if alone[0] is Verdict.FAILED else together
             for alone, together in zip(single, compared, strict=True)
         ],
     )

@@ -10,6 +10,7 @@ from typing import Any
 from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import upgrade_verdict
 
 _MAX_HYPOTHESES = 10
 
@@ -25,7 +26,7 @@ class Prediction:
             hypothesis.
         module, code: of the first hypothesis.
         confidence: probability of the first hypothesis; 0 without hypotheses.
-        verdict: ``failure``, ``no_failure``, ``abstained``, or ``error`` if the method failed on the run.
+        verdict: value of a `Verdict`, or ``error`` if the method failed on the run.
         probability: that the run failed; None if the method failed on it.
         seconds: duration of the call.
         error: class of the exception that the method raised, or the defect of its diagnosis.
@@ -51,7 +52,8 @@ class Prediction:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Prediction:
         """Return the prediction of `as_dict` values. Raises TypeError or KeyError on anything else."""
-        return cls(**{**value, "steps": tuple(value["steps"]), "agents": tuple(value["agents"])})
+        read = {"verdict": upgrade_verdict(value["verdict"])}
+        return cls(**{**value, **read, "steps": tuple(value["steps"]), "agents": tuple(value["agents"])})
 
 
 def predict(

@@ -23,6 +23,7 @@ from agentguard.evals.result import Evaluation, Setting, score_predictions
 from agentguard.evals.runner import EvaluationPlan
 from agentguard.evals.scoring import Case
 from agentguard.trajectory.formats.sdk import JsonNode
+from agentguard.verdict import upgrade_verdict
 from agentguard.version import __version__
 
 FORMAT = "agentguard.evaluation"
@@ -232,7 +233,7 @@ def _decode_prediction(node: JsonNode, known: set[str]) -> Prediction:
         module=_read_text_or_none(node, "module"),
         code=_read_text_or_none(node, "code"),
         confidence=_read_share(node, "confidence") or 0.0,
-        verdict=node.text("verdict"),
+        verdict=upgrade_verdict(node.text("verdict")),
         probability=_read_share(node, "probability"),
         seconds=node.number("seconds"),
         error=_read_text_or_none(node, "error"),

@@ -11,7 +11,7 @@ from typing import Any
 from agentguard.evals import metrics
 from agentguard.evals.prediction import Prediction
 from agentguard.evals.statistics import mean, standard_deviation, wilson_interval
-from agentguard.localize.base import Verdict
+from agentguard.verdict import Verdict
 
 TOLERANCES = (1, 3, 5)
 TOP_KS = (3, 5)
@@ -49,9 +49,9 @@ class MeanScore:
 class LocalizationScores:
     """Accuracy of root causes over the ``n`` runs that have an annotated one.
 
-    The first hypothesis counts even if the method abstained. ``answered`` is the share of runs on which the
-    method did not abstain, and ``step_accuracy_answered`` the accuracy on them. Module and code scores are
-    absent if the data set has no such annotations.
+    The first hypothesis counts even if the run is undecided. ``answered`` is the share of runs with the
+    verdict failed, and ``step_accuracy_answered`` the accuracy on them. Module and code scores are absent if
+    the data set has no such annotations.
     """
 
     n: int
@@ -97,7 +97,7 @@ class OutcomeScores:
         auroc, average_precision, brier, calibration_error: of the probability that the run failed.
         verdicts: mean number of runs per verdict, by true outcome (``failed``, ``passed``).
         named_on_passed: share of passed runs for which a root cause was named.
-        abstained: share of all runs on which the method abstained.
+        undecided: share of all runs with this verdict.
     """
 
     n: int
@@ -108,7 +108,7 @@ class OutcomeScores:
     calibration_error: float
     verdicts: Mapping[str, Mapping[str, float]]
     named_on_passed: float
-    abstained: float
+    undecided: float
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; NaN becomes None."""
@@ -173,8 +173,8 @@ def score_outcome(cases: Sequence[Case], predictions: Sequence[Prediction]) -> O
         named_on_passed=_average_repeats(
             repeats, lambda pairs: mean(_is_cause_named(p) for c, p in pairs if not c.failed)
         ).mean,
-        abstained=_average_repeats(
-            repeats, lambda pairs: mean(p.verdict == Verdict.ABSTAINED for _, p in pairs)
+        undecided=_average_repeats(
+            repeats, lambda pairs: mean(p.verdict == Verdict.UNDECIDED for _, p in pairs)
         ).mean,
     )
 
@@ -223,7 +223,7 @@ def _score_agents(pairs: _Pairs) -> float:
 
 
 def _is_cause_named(prediction: Prediction) -> bool:
-    return prediction.verdict == Verdict.FAILURE and bool(prediction.steps)
+    return prediction.verdict == Verdict.FAILED and bool(prediction.steps)
 
 
 def _score_answered(pairs: _Pairs) -> float:

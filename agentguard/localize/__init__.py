@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from agentguard.localize.base import LocalizerFactory as LocalizerFactory
     from agentguard.localize.base import SimpleLocalizer as SimpleLocalizer
     from agentguard.localize.base import Trainable as Trainable
-    from agentguard.localize.base import Verdict as Verdict
     from agentguard.localize.base import get_localizer_registry as get_localizer_registry
     from agentguard.localize.base_localizer import BaseLocalizer as BaseLocalizer
     from agentguard.localize.embedded import EmbeddedLocalizer as EmbeddedLocalizer
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from agentguard.localize.recalibration import RecalibratedLocalizer as RecalibratedLocalizer
     from agentguard.localize.run_comparison import compare_runs as compare_runs
     from agentguard.localize.schema_similarity import SchemaLocalizer as SchemaLocalizer
+    from agentguard.verdict import Verdict as Verdict
 
 _EXPORTS = {
     "BaseLocalizer": "agentguard.localize.base_localizer",
@@ -34,7 +34,7 @@ _EXPORTS = {
     "SchemaLocalizer": "agentguard.localize.schema_similarity",
     "SimpleLocalizer": "agentguard.localize.base",
     "Trainable": "agentguard.localize.base",
-    "Verdict": "agentguard.localize.base",
+    "Verdict": "agentguard.verdict",
     "compare_runs": "agentguard.localize.run_comparison",
     "get_localizer_registry": "agentguard.localize.base",
 }

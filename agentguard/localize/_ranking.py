@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 MAX_HYPOTHESES = 10
 """Maximum of hypotheses in a diagnosis."""
@@ -21,7 +22,7 @@ def build_diagnosis(
     probability: float = 1.0,
     agents: tuple[str, ...] = (),
 ) -> Diagnosis:
-    """Rank the steps of a run by score, with the verdict failure; abstain if no step of the run has a score.
+    """Rank the steps of a run by score, with the verdict failed; undecided if no step of the run has a score.
 
     Args:
         trajectory: the run.
@@ -47,7 +48,7 @@ def build_diagnosis(
     return Diagnosis(
         trajectory_id=trajectory.id,
         method=method,
-        verdict=Verdict.FAILURE if hypotheses else Verdict.ABSTAINED,
+        verdict=Verdict.FAILED if hypotheses else Verdict.UNDECIDED,
         probability=probability,
         hypotheses=hypotheses,
         notes=() if hypotheses else ("there is no step to choose from",),

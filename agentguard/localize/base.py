@@ -10,14 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from agentguard.detect.base import DetectorFailure, Evidence, Finding
 from agentguard.plugins import Registry
 from agentguard.trajectory.model import Record, Trajectory
-
-
-class Verdict(StrEnum):
-    """Outcome that a diagnosis assigns to the run."""
-
-    FAILURE = "failure"
-    NO_FAILURE = "no_failure"
-    ABSTAINED = "abstained"
+from agentguard.verdict import Verdict
 
 
 class OutcomeBasis(StrEnum):
@@ -84,10 +77,10 @@ class Diagnosis:
     Attributes:
         trajectory_id: id of the run.
         method: name of the localizer.
-        verdict: failure, no_failure or abstained.
+        verdict: failed, no failure found or undecided.
         probability: probability that the run failed, in [0, 1].
         basis: evidence that verdict and probability rest on.
-        hypotheses: candidates, most probable first; empty if the verdict is no_failure.
+        hypotheses: candidates, most probable first; empty if no failure was found.
         findings: findings of the detectors.
         failures: detectors or judges that failed.
         timing: seconds by part.
@@ -97,7 +90,7 @@ class Diagnosis:
             together, if the endpoint reports it; ``cost_usd``, if the policy has a price of the judge's
             model. Empty if no model was called.
         judge: version of the judge that answered; empty if no judge did.
-        notes: remarks for the user, e.g. why the method abstained.
+        notes: remarks for the user, e.g. why the method is undecided.
         recalibrated: parameters of the recalibration (`agentguard.localize.recalibration`); empty if the
             probabilities are the method's own.
     """
@@ -127,7 +120,7 @@ class SimpleLocalizer(Protocol):
         ...
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Return a diagnosis; an undecided method abstains and does not raise."""
+        """Return a diagnosis; a method that cannot decide returns ``undecided`` and does not raise."""
         ...
 
 
@@ -149,7 +142,7 @@ class Localizer(Protocol):
         ...
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Return a diagnosis; an undecided method abstains and does not raise."""
+        """Return a diagnosis; a method that cannot decide returns ``undecided`` and does not raise."""
         ...
 
     def without_group(self, group: str) -> Localizer:

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
-from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis
 from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.agent_identity import group_by_agent
 from agentguard.trajectory.model import GOLD_ANSWER, Record, Source, Trajectory
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     from agentguard.judge.embedded.model import EmbeddedJudgement, EmbeddedModel
 
 DEFAULT_RISK = 0.1
 UNDECIDED_NOTE = "the evidence does not suffice for a verdict; the named steps are the most suspicious ones"
-"""Note of a diagnosis that abstains."""
+"""Note of a diagnosis with the verdict undecided."""
 RULES_NOTE = "verdict by general rules: the model has no labelled runs of this agent"
 """Note of a diagnosis whose basis is `OutcomeBasis.RULES`."""
 TRAINING_NOTE = "the model was trained on this run, so the verdict is not evidence for other runs"
@@ -34,7 +35,7 @@ class EmbeddedLocalizer(BaseLocalizer):
     Args:
         model: folder of a model file and its card; None selects the model that ships with agentguard.
         risk: share of passed runs that may be classified as failed, in (0, 0.5]. On kinds of log with a
-            learnt outcome model it sets the limits between failure, abstention and no failure.
+            learnt outcome model it sets the limits between failed, undecided and no failure found.
         with_answer: let training and `locate_with_answer` read the gold answer; the shipped model never does.
         seed: seed of training.
         given_failed: assume that every run failed, and only rank the steps.
@@ -119,7 +120,7 @@ class EmbeddedLocalizer(BaseLocalizer):
         return fitted
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run; an abstention has hypotheses too, as the first steps to inspect."""
+        """Diagnose a run; an undecided one has hypotheses too, as the first steps to inspect."""
         answer = trajectory.extra.get(GOLD_ANSWER) if self.with_answer else None
         return self.locate_with_answer(trajectory, findings, answer if isinstance(answer, str) else None)
 
@@ -131,7 +132,7 @@ class EmbeddedLocalizer(BaseLocalizer):
             return Diagnosis(
                 trajectory_id=trajectory.id,
                 method=self.name,
-                verdict=Verdict.ABSTAINED,
+                verdict=Verdict.UNDECIDED,
                 probability=0.5,
                 notes=(f"the run has no step{' of an agent' if trajectory.steps else ''}",),
             )
@@ -175,8 +176,8 @@ class EmbeddedLocalizer(BaseLocalizer):
         self, trajectory: Trajectory, judgement: EmbeddedJudgement, findings: Sequence[Finding]
     ) -> Diagnosis:
         """Build the diagnosis from the model's judgement of a run."""
-        verdict = Verdict.FAILURE if self.given_failed else _select_verdict(judgement)
-        hypotheses = () if verdict is Verdict.NO_FAILURE else _build_hypotheses(judgement, findings)
+        verdict = Verdict.FAILED if self.given_failed else _select_verdict(judgement)
+        hypotheses = () if verdict is Verdict.NO_FAILURE_FOUND else _build_hypotheses(judgement, findings)
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,
@@ -207,12 +208,8 @@ def _load_model(folder: Path | None) -> EmbeddedModel:
 
 
 def _select_verdict(judgement: EmbeddedJudgement) -> Verdict:
-    if judgement.failure_probability > judgement.failed_threshold:
-        return Verdict.FAILURE
-    return (
-        Verdict.NO_FAILURE
-        if judgement.failure_probability <= judgement.passed_threshold
-        else Verdict.ABSTAINED
+    return Verdict.from_score(
+        judgement.failure_probability, low=judgement.passed_threshold, high=judgement.failed_threshold
     )
 
 
@@ -264,7 +261,7 @@ def _find_basis(judgement: EmbeddedJudgement, *, given_failed: bool) -> OutcomeB
 
 def _build_notes(judgement: EmbeddedJudgement, verdict: Verdict, *, given_failed: bool) -> tuple[str, ...]:
     notes = []
-    if verdict is Verdict.ABSTAINED:
+    if verdict is Verdict.UNDECIDED:
         notes.append(UNDECIDED_NOTE)
     if given_failed:
         notes.append("the failure is given, not detected")

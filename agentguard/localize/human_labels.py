@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agentguard.errors import FormatError
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.serialization import decode_diagnosis
 from agentguard.trajectory.formats.sdk import JsonNode
 from agentguard.trajectory.model import Annotation, Record, RootCause
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     from agentguard.schemata.model import ErrorSchema
@@ -120,13 +121,13 @@ def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLab
     label = HumanLabel(step=judged_step, code=judged_code, note=str(note) if note else "")
     if judged_step is not None:
         return replace(label, failed=True)
-    if judgement.subject == "hypothesis" or diagnosis.verdict is Verdict.FAILURE:
+    if judgement.subject == "hypothesis" or diagnosis.verdict is Verdict.FAILED:
         # A judgement that corrects only the code confirms the step.
         if (judgement.right or judged_code) and hypothesis is not None:
             hypothesis_code = hypothesis.codes[0] if judgement.right and hypothesis.codes else ""
             return replace(label, failed=True, step=hypothesis.step, code=judged_code or hypothesis_code)
         return label if judgement.subject == "hypothesis" else replace(label, failed=judgement.right)
-    if diagnosis.verdict is Verdict.NO_FAILURE:
+    if diagnosis.verdict is Verdict.NO_FAILURE_FOUND:
         return replace(label, failed=not judgement.right)
     return label
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agentguard.localize.base import Diagnosis, OutcomeBasis, Verdict
+from agentguard.localize.base import Diagnosis, OutcomeBasis
 from agentguard.localize.embedded import RULES_NOTE, UNDECIDED_NOTE
+from agentguard.verdict import Verdict
 
 
 def apply_known_outcome(diagnosis: Diagnosis, *, failed: bool) -> Diagnosis:
@@ -13,7 +14,7 @@ def apply_known_outcome(diagnosis: Diagnosis, *, failed: bool) -> Diagnosis:
     kept = tuple(note for note in diagnosis.notes if note not in (RULES_NOTE, UNDECIDED_NOTE))
     return replace(
         diagnosis,
-        verdict=Verdict.FAILURE if failed else Verdict.NO_FAILURE,
+        verdict=Verdict.FAILED if failed else Verdict.NO_FAILURE_FOUND,
         probability=float(failed),
         basis=OutcomeBasis.KNOWN,
         hypotheses=diagnosis.hypotheses if failed else (),

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.detect.base import Finding
 from agentguard.errors import StoreError
-from agentguard.localize.base import Diagnosis, Localizer, Verdict
+from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.localize.human_labels import RunLabel, iter_run_labels
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store
@@ -83,22 +84,22 @@ class Recalibration:
         return self.step_count >= MIN_STEP_LABELS
 
     def apply(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Return the diagnosis with corrected probabilities; abstain if they contradict its verdict."""
+        """Return the diagnosis with corrected probabilities; undecided if they contradict its verdict."""
         if not (self.has_enough_outcomes or self.has_enough_steps) or not 0 < diagnosis.probability < 1:
             return diagnosis
         p = _apply_platt_scaling(diagnosis.probability, self.slope, self.intercept)
         steps = _apply_temperature([one.probability for one in diagnosis.hypotheses], self.temperature)
-        contradicted = (diagnosis.verdict is Verdict.FAILURE and p < 0.5) or (
-            diagnosis.verdict is Verdict.NO_FAILURE and p > 0.5
+        contradicted = (diagnosis.verdict is Verdict.FAILED and p < 0.5) or (
+            diagnosis.verdict is Verdict.NO_FAILURE_FOUND and p > 0.5
         )
         judged_count = max(self.failed_count + self.passed_count, self.step_count)
         note = f"probabilities are corrected by {judged_count} judgements of people"
         if contradicted:
-            note += ", which contradict the verdict of the method: it abstains"
+            note += ", which contradict the verdict of the method: the run is undecided"
         return replace(
             diagnosis,
             probability=p,
-            verdict=Verdict.ABSTAINED if contradicted else diagnosis.verdict,
+            verdict=Verdict.UNDECIDED if contradicted else diagnosis.verdict,
             hypotheses=tuple(
                 replace(one, probability=q) for one, q in zip(diagnosis.hypotheses, steps, strict=True)
             ),

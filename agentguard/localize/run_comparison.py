@@ -12,10 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from agentguard.detect.base import Finding
-from agentguard.localize.base import Diagnosis, Localizer, OutcomeBasis, Verdict
+from agentguard.localize.base import Diagnosis, Localizer, OutcomeBasis
 from agentguard.localize.embedded import RULES_NOTE, UNDECIDED_NOTE, EmbeddedLocalizer
 from agentguard.trajectory.agent_identity import AgentTraits, describe_agent, group_by_traits
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,10 +68,8 @@ class RunComparator:
                 revised.append(diagnosis)
                 continue
             score = float(scores[number])
-            verdict = (
-                Verdict.FAILURE if score > high else Verdict.NO_FAILURE if score <= low else Verdict.ABSTAINED
-            )
-            if not diagnosis.hypotheses and verdict is not Verdict.NO_FAILURE:
+            verdict = Verdict.from_score(score, low=low, high=high)
+            if not diagnosis.hypotheses and verdict is not Verdict.NO_FAILURE_FOUND:
                 revised.append(diagnosis)  # the environment reported success
                 continue
             probability = float(probabilities[number])
@@ -146,7 +145,7 @@ def _compare_batch(batch: Sequence[DiagnosedRun], comparator: RunComparator) -> 
 def _is_revisable(diagnosis: Diagnosis) -> bool:
     return (
         diagnosis.basis is OutcomeBasis.RULES
-        and diagnosis.verdict is not Verdict.FAILURE
+        and diagnosis.verdict is not Verdict.FAILED
         and not diagnosis.recalibrated
     )
 
@@ -157,13 +156,13 @@ def _revise(
     unusual = f"; unusual for this agent: {', '.join(reasons)}" if reasons else ""
     note = f"the outcome rests on a comparison with {count - 1} other runs of this agent{unusual}"
     kept = [one for one in diagnosis.notes if one not in (RULES_NOTE, UNDECIDED_NOTE)]
-    if verdict is Verdict.ABSTAINED:
+    if verdict is Verdict.UNDECIDED:
         kept.insert(0, UNDECIDED_NOTE)
     return replace(
         diagnosis,
         verdict=verdict,
         probability=probability,
         basis=OutcomeBasis.OTHER_RUNS,
-        hypotheses=() if verdict is Verdict.NO_FAILURE else diagnosis.hypotheses,
+        hypotheses=() if verdict is Verdict.NO_FAILURE_FOUND else diagnosis.hypotheses,
         notes=(note, *kept),
     )

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize._ranking import reject_unknown_options
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
 from agentguard.trajectory.model import Record, Trajectory
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     from agentguard.judge.embedded.model import EmbeddedModel
@@ -40,7 +41,7 @@ _DEFAULT_K: Final = 3
 class SchemaLocalizer(BaseLocalizer):
     """Localizer that ranks steps by a trained model and by their similarity to earlier failures.
 
-    Without schemata it abstains. `fit` distils those of the training runs.
+    Without schemata each run is undecided. `fit` distils those of the training runs.
 
     Args:
         schemata: file or database URL of schemata; without it, only `fit` provides schemata.
@@ -136,9 +137,9 @@ class SchemaLocalizer(BaseLocalizer):
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         """Diagnose a run; notes name the matching schemata, the first hypotheses carry their corrections."""
         if self._signals is None or not len(self._signals.index):
-            return self._build_abstention(trajectory, f"there are no schemata; {DISTILL_HINT}")
+            return self._build_undecided(trajectory, f"there are no schemata; {DISTILL_HINT}")
         if not trajectory.steps:
-            return self._build_abstention(trajectory, "the run has no step")
+            return self._build_undecided(trajectory, "the run has no step")
         similarity = self.compute_similarity(trajectory, findings)
         model = self._embedded.model.with_signal_weights([SCHEMA_SIGNAL_WEIGHT])
         judgement = model.judge(trajectory, findings, risk=self._embedded.risk, signals=similarity.signal)
@@ -154,11 +155,11 @@ class SchemaLocalizer(BaseLocalizer):
         aside = self._excluded_groups if self.same_task else (*self._excluded_groups, trajectory.task)
         return self._signals.compute(profile_cached(trajectory, findings), excluded_groups=aside)
 
-    def _build_abstention(self, trajectory: Trajectory, note: str) -> Diagnosis:
+    def _build_undecided(self, trajectory: Trajectory, note: str) -> Diagnosis:
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,
-            verdict=Verdict.ABSTAINED,
+            verdict=Verdict.UNDECIDED,
             probability=0.5,
             notes=(note,),
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentguard.detect.base import Finding
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.recover.agent_messages import to_sentence
 from agentguard.recover.plan import Recovery
@@ -17,6 +17,7 @@ from agentguard.recover.rollback_step import (
     select_rollback_step,
 )
 from agentguard.trajectory.model import Step
+from agentguard.verdict import Verdict
 
 
 def most_severe(findings: Sequence[Finding], threshold: float) -> Finding | None:
@@ -107,7 +108,7 @@ def build_live_diagnosis(
     return Diagnosis(
         trajectory_id=run_id,
         method="live",
-        verdict=Verdict.FAILURE,
+        verdict=Verdict.FAILED,
         probability=max((one.probability for one in hypotheses), default=0.0),
         hypotheses=hypotheses,
         findings=tuple(findings),

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.runner import detect
 from agentguard.judge.response_safety import ResponseSafety
-from agentguard.localize.base import Diagnosis, Localizer, Verdict
+from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.localize.known_outcome import apply_known_outcome
 from agentguard.localize.llm.safety_findings import add_safety_findings
 from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.trajectory.completeness import describe_gaps
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict
@@ -125,7 +126,7 @@ def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Fin
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=localizer.name,
-            verdict=Verdict.ABSTAINED,
+            verdict=Verdict.UNDECIDED,
             probability=0.5,
             failures=(failure,),
             notes=(f"the localizer failed with {type(error).__name__}; the findings are valid",),

@@ -179,7 +179,7 @@ def _match_failures(tenant: str) -> tuple[ColumnElement[bool], ...]:
     return (
         _SUMMARY.tenant == validate_query_tenant(tenant),
         _SUMMARY.known.is_(True),
-        _SUMMARY.verdict == VerdictFilter.FAILURE.value,
+        _SUMMARY.verdict == VerdictFilter.FAILED.value,
     )
 
 

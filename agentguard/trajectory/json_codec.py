@@ -137,6 +137,7 @@ def _read_dataclass(kind: Any, node: JsonNode, key: str) -> Any:
 
 def _read_choice(kind: type[StrEnum], node: JsonNode, key: str) -> StrEnum:
     value = node.text(key)
-    if value not in set(kind):
-        raise node.build_error(key, f"expected one of {', '.join(kind)}")
-    return kind(value)
+    try:
+        return kind(value)
+    except ValueError:
+        raise node.build_error(key, f"expected one of {', '.join(kind)}") from None

@@ -37,10 +37,11 @@ class Nothing:
     name = "nothing"
 
     def locate(self, trajectory: Any, findings: Any) -> Any:
-        from agentguard.localize.base import Diagnosis, Verdict
+        from agentguard.localize.base import Diagnosis
+        from agentguard.verdict import Verdict
 
         return Diagnosis(
-            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.ABSTAINED, probability=0.5
+            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.UNDECIDED, probability=0.5
         )
 
 

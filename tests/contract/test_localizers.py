@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Diagnosis, Localizer, Trainable, Verdict, get_localizer_registry
+from agentguard.localize.base import Diagnosis, Localizer, Trainable, get_localizer_registry
 from agentguard.trajectory.model import Observation, Record, Source, Step, ToolCall, Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.judge.judges import DealingJudge
 from tests.unit.localize.runs import calls, chat, record, run, steered
 
@@ -89,9 +90,9 @@ def check(diagnosis: Diagnosis, trajectory: Trajectory) -> None:
         assert 0 <= hypothesis.probability <= 1
         for quote in hypothesis.evidence:
             assert trajectory.steps[quote.step].text(quote.field)[quote.start : quote.end] == quote.quote
-    if diagnosis.verdict is Verdict.NO_FAILURE:
+    if diagnosis.verdict is Verdict.NO_FAILURE_FOUND:
         assert not diagnosis.hypotheses
-    if diagnosis.verdict is Verdict.FAILURE:
+    if diagnosis.verdict is Verdict.FAILED:
         assert diagnosis.hypotheses
 
 

@@ -149,7 +149,7 @@ def test_every_row_round_trips(store):
     run = {"run_id": "r", "data": {"text": NASTY, "big": 10**40, "deep": [[[{}]]]}}
     rows = [
         FindingRow(detector="loop", step=3, code="mast:loop", probability=0.5, **run),
-        DiagnosisRow(method="m" * 1000, verdict="failure", probability=0.9, step=2, agent=NASTY, **run),
+        DiagnosisRow(method="m" * 1000, verdict="failed", probability=0.9, step=2, agent=NASTY, **run),
         RecoveryRow(strategy="rollback", step=1, schema_id="s", updated_at=2.0, **run),
         JudgementRow(subject="diagnosis", subject_id="d", right=False, by="Ada", **run),
     ]
@@ -484,7 +484,7 @@ def test_tenants_are_separated(store):
     own = {"tenant": "a"}
     store.write(
         FindingRow(run_id="r", detector="d", **own),
-        DiagnosisRow(run_id="r", method="m", verdict="failure", **own),
+        DiagnosisRow(run_id="r", method="m", verdict="failed", **own),
         SchemaRow(id="s", **own),
         VerdictRow(key="k", **own),
         RecoveryRow(run_id="r", strategy="s", **own),
@@ -596,7 +596,7 @@ def filled(store: Store) -> float:
         store.write(build_branch_row(run.id, Branch(id="b", fork_step=0, steps=()), **at))
         store.write(
             FindingRow(detector="d", **of),
-            DiagnosisRow(method="m", verdict="failure" if i == 1 else "no_failure", **of),
+            DiagnosisRow(method="m", verdict="failed" if i == 1 else "no_failure_found", **of),
             VerdictRow(key=f"k{i}", **of),
             RecoveryRow(strategy="s", **of),
             JudgementRow(subject="s", subject_id="x", right=True, **of),

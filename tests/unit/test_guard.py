@@ -6,8 +6,9 @@ from agentguard.config.policy import Policy
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, UnknownPlugin
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+from agentguard.verdict import Verdict
 
 RUN = Trajectory(
     id="run",
@@ -27,7 +28,7 @@ class Stub:
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         return Diagnosis(
-            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.NO_FAILURE, probability=0.1
+            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.NO_FAILURE_FOUND, probability=0.1
         )
 
 
@@ -54,7 +55,7 @@ def test_raising_localizer_is_reported_and_findings_are_kept():
     )
     run = Trajectory(id="loop", format="test", task="Open the door.", steps=steps)
     diagnosis = Guard(localizer=Raising()).diagnose(run)
-    assert diagnosis.verdict is Verdict.ABSTAINED
+    assert diagnosis.verdict is Verdict.UNDECIDED
     assert [f.error for f in diagnosis.failures] == ["RuntimeError"]
     assert any(f.detector == "exact_loop" for f in diagnosis.findings)
     assert "secret" not in str(diagnosis.failures)
@@ -85,7 +86,7 @@ def test_untrained_method_is_rejected():
 def test_run_known_to_have_failed_is_only_ranked():
     guard = Guard(localizer="embedded", options={"given_failed": True})
     diagnosis = guard.diagnose(RUN)
-    assert diagnosis.verdict is Verdict.FAILURE
+    assert diagnosis.verdict is Verdict.FAILED
     assert diagnosis.probability == 1.0
     assert diagnosis.hypotheses
     assert "the failure is given, not detected" in diagnosis.notes

@@ -14,10 +14,11 @@ from agentguard.cli.app import build_app
 from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.localize.base import OutcomeBasis, Verdict
+from agentguard.localize.base import OutcomeBasis
 from agentguard.recover import AcceptanceTest, LlmRule
 from agentguard.store import Store
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.judge.judges import TableJudge
 
 ACCEPTANCE: dict[str, Any] = {
@@ -47,7 +48,7 @@ def test_policy_acceptance_refusal_restarts_the_run_and_is_recorded(tmp_path: Pa
         diagnosis = store.list_diagnoses(run.session.id)[0]
     assert [row.accepted for row in rows] == [False, True]
     assert diagnosis.data["basis"] == "known"
-    assert diagnosis.verdict == "no_failure"
+    assert diagnosis.verdict == "no_failure_found"
 
 
 @pytest.mark.parametrize(
@@ -56,14 +57,14 @@ def test_policy_acceptance_refusal_restarts_the_run_and_is_recorded(tmp_path: Pa
 def test_diagnose_takes_the_outcome_from_acceptance_rules(answer: str, failed: bool) -> None:
     diagnosis = Guard.from_policy(Policy.parse({"acceptance": ACCEPTANCE})).diagnose(build_run(answer))
     assert diagnosis.basis is OutcomeBasis.KNOWN
-    assert diagnosis.verdict is (Verdict.FAILURE if failed else Verdict.NO_FAILURE)
+    assert diagnosis.verdict is (Verdict.FAILED if failed else Verdict.NO_FAILURE_FOUND)
     assert bool(diagnosis.hypotheses) == failed
     assert any("acceptance rules refuse" in note for note in diagnosis.notes) == failed
 
 
 def test_diagnose_prefers_a_known_outcome_to_acceptance_rules() -> None:
     guard = Guard.from_policy(Policy.parse({"acceptance": ACCEPTANCE}))
-    assert guard.diagnose(build_run("{}"), failed=False).verdict is Verdict.NO_FAILURE
+    assert guard.diagnose(build_run("{}"), failed=False).verdict is Verdict.NO_FAILURE_FOUND
 
 
 def test_diagnose_without_an_answer_of_the_judge_leaves_the_outcome_open() -> None:

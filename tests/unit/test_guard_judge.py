@@ -19,12 +19,12 @@ from agentguard.detect.runner import detect
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.judge.response_safety import SafetyTier, describe_tier
-from agentguard.localize.base import Verdict
 from agentguard.schemata.distillation.distiller import EmbeddedDistiller, FailureLocation
 from agentguard.schemata.model import ErrorSchema, SchemaOrigin
 from agentguard.schemata.persistence import open_schema_store
 from agentguard.store import Store
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.cli.test_cmd_judge import chat as recorded
 from tests.unit.judge.chat_server import LONG_S, Script, closed_port, serving
 from tests.unit.localize.runs import chat
@@ -75,7 +75,7 @@ def test_policy_keeps_the_default_localizer_in_json() -> None:
 def test_localizer_uses_its_own_judge_or_that_of_the_policy(made: Make) -> None:
     with serving(preferring("yes", "3")) as (url, script):
         told = made(policy(url, localizer={"name": "all_at_once"})).diagnose(chat())
-        assert told.verdict is Verdict.FAILURE
+        assert told.verdict is Verdict.FAILED
         assert told.hypotheses[0].step == 3
         seen = len(script.seen)
         own = {"name": "all_at_once", "base_url": f"http://127.0.0.1:{closed_port()}/v1"}

@@ -20,7 +20,7 @@ from agentguard.evals.judge_checks.attacks import ATTACKS, Attack, AttackAim, bu
 from agentguard.evals.statistics import wilson_interval
 from agentguard.guard import Guard
 from agentguard.judge.base import RUN_FAILED, Judge, build_root_cause_question
-from agentguard.localize.base import Localizer, Verdict
+from agentguard.localize.base import Localizer
 from agentguard.localize.llm.all_at_once import query_root_cause as all_at_once
 from agentguard.localize.llm.base import CERTAIN_FINDING_THRESHOLD, LlmLocalizer
 from agentguard.localize.llm.fused import FusedLocalizer
@@ -29,6 +29,7 @@ from agentguard.recover.acceptance.rules import FunctionRule
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
+from agentguard.verdict import Verdict
 
 MAX_FLIP_RATE: Final = 0.1
 """Flip rate above which a judge is refused, if the whole interval is above it."""
@@ -218,7 +219,7 @@ def observe(judge: Judge, run: Trajectory, failed: bool) -> AttackObservation:
         methods=tuple(map(str, verdicts)),
         action=action,
         step=step,
-        overturned=verdicts.count(Verdict.NO_FAILURE) if has_certain_finding else 0,
+        overturned=verdicts.count(Verdict.NO_FAILURE_FOUND) if has_certain_finding else 0,
     )
 
 

@@ -23,7 +23,7 @@ from agentguard.version import __version__
 
 _OUTCOMES = (
     *("method", "AUROC", "average precision", "Brier", "calibration error"),
-    *("named on passed", "abstained"),
+    *("named on passed", "undecided"),
 )
 _RUNS = (
     *("run", "steps", "annotated", "agent", "named", "agent"),
@@ -125,7 +125,7 @@ def _build_outcome_row(method: str, held: OutcomeScores) -> list[str]:
         *(f"{s.mean:.3f} ± {s.sd:.3f}" for s in (held.auroc, held.average_precision, held.brier)),
         f"{held.calibration_error:.3f}",
         f"{format_percent(held.named_on_passed)} %",
-        f"{format_percent(held.abstained)} %",
+        f"{format_percent(held.undecided)} %",
     ]
 
 

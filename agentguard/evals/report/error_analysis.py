@@ -158,7 +158,7 @@ def _render_risk(correct: Sequence[bool], confidence: Sequence[float]) -> str:
         names=("answered, most confident first, %", "wrong among them, %"),
     )
     return render_figure(
-        drawing, f"Risk and coverage: effect of abstaining. Area under the curve {area:.3f}."
+        drawing, f"Risk and coverage: effect of undecided runs. Area under the curve {area:.3f}."
     )
 
 

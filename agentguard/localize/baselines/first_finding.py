@@ -8,9 +8,10 @@ from typing import Literal, get_args
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 Order = Literal["earliest", "probable"]
 
@@ -21,7 +22,7 @@ class FirstFindingLocalizer(BaseLocalizer):
     Args:
         order: ``earliest`` ranks findings at or above the threshold by step, ``probable`` ranks by
             probability.
-        threshold: minimum probability, in [0, 1], of a finding for the verdict failure.
+        threshold: minimum probability, in [0, 1], of a finding for the verdict failed.
 
     Raises:
         ConfigError: an option is unknown or out of range.
@@ -38,9 +39,9 @@ class FirstFindingLocalizer(BaseLocalizer):
         self.order, self.threshold = order, threshold
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Rank the steps with findings; abstain if all are below the threshold.
+        """Rank the steps with findings; undecided if all are below the threshold.
 
-        Without findings the verdict is no_failure.
+        Without findings the verdict is ``no_failure_found``.
         """
         best = _select_best_findings(trajectory, findings)
         ranking = sorted(best.values(), key=self._build_sort_key)[:MAX_HYPOTHESES]
@@ -61,8 +62,8 @@ class FirstFindingLocalizer(BaseLocalizer):
 
     def _select_verdict(self, ranked: list[Finding], surest: float) -> Verdict:
         if not ranked:
-            return Verdict.NO_FAILURE
-        return Verdict.FAILURE if surest >= self.threshold else Verdict.ABSTAINED
+            return Verdict.NO_FAILURE_FOUND
+        return Verdict.FAILED if surest >= self.threshold else Verdict.UNDECIDED
 
 
 def _select_best_findings(trajectory: Trajectory, findings: Sequence[Finding]) -> dict[int, Finding]:

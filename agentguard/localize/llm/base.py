@@ -1,7 +1,7 @@
 """Base of the localizers that ask a judge: outcome question, ranking and cost.
 
 A method only ranks the steps; everything else is shared, so that methods can be compared on one judge. The
-judge never overrules the rules: if it sees no failure but a rule is certain of one, the diagnosis abstains.
+judge never overrules the rules: if it sees no failure but a rule is certain of one, the run is undecided.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from agentguard.judge.base import (
 from agentguard.judge.ensemble.panel import ask_judges
 from agentguard.judge.usage import USAGE_KEYS, add_usage
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     from agentguard.judge.llm.chat_judge import SchemaSource
@@ -153,9 +154,9 @@ def _build_chat_judge(method: str, options: dict[str, Any], schemata: SchemaSour
 
 
 CERTAIN_FINDING_THRESHOLD: Final = 0.9
-"""Probability from which a rule's finding turns the judge's verdict ``no_failure`` into an abstention."""
+"""Probability of a rule's finding from which a run is undecided although the judge sees no failure."""
 
-ABSTENTION_MARGIN: Final = 0.1
+UNDECIDED_MARGIN: Final = 0.1
 """Minimum distance of the failure probability from 0.5 for a verdict."""
 
 _MIN_PROBABILITY: Final = 0.005
@@ -195,7 +196,7 @@ class LlmLocalizer(BaseLocalizer):
         self._query = query
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run; abstain with the error among the failures if the judge cannot answer."""
+        """Diagnose a run; undecided, with the error among the failures, if the judge cannot answer."""
         session = QuerySession(self.judge)
         if not trajectory.steps:
             return self._build_diagnosis(
@@ -223,7 +224,7 @@ class LlmLocalizer(BaseLocalizer):
             method=self.name,
             verdict=verdict,
             probability=0.5 if failure_probability is None else failure_probability,
-            hypotheses=() if verdict is Verdict.NO_FAILURE else _build_hypotheses(run, ranking),
+            hypotheses=() if verdict is Verdict.NO_FAILURE_FOUND else _build_hypotheses(run, ranking),
             failures=session.failures,
             usage=session.usage,
             judge=session.judge_version,
@@ -253,19 +254,19 @@ def select_verdict(
         findings: findings of the rules.
         has_ranking: whether there is a ranking of the steps.
     """
-    if failure_probability is None or (failure_probability >= 0.5 - ABSTENTION_MARGIN and not has_ranking):
-        return Verdict.ABSTAINED, ("the judge could not answer",)
-    if abs(failure_probability - 0.5) < ABSTENTION_MARGIN:
-        return Verdict.ABSTAINED, ("the judge is not sure enough for a verdict",)
+    if failure_probability is None or (failure_probability >= 0.5 - UNDECIDED_MARGIN and not has_ranking):
+        return Verdict.UNDECIDED, ("the judge could not answer",)
+    if abs(failure_probability - 0.5) < UNDECIDED_MARGIN:
+        return Verdict.UNDECIDED, ("the judge is not sure enough for a verdict",)
     if failure_probability > 0.5:
-        return Verdict.FAILURE, ()
+        return Verdict.FAILED, ()
     finding = next(
         (candidate for candidate in findings if candidate.probability >= CERTAIN_FINDING_THRESHOLD), None
     )
     if finding is not None:
         note = f"the judge sees no failure, but {finding.detector} is sure of one at step {finding.step}"
-        return Verdict.ABSTAINED, (note,)
-    return Verdict.NO_FAILURE, ()
+        return Verdict.UNDECIDED, (note,)
+    return Verdict.NO_FAILURE_FOUND, ()
 
 
 def _build_hypotheses(run: Trajectory, ranking: StepRanking) -> tuple[Hypothesis, ...]:

@@ -24,12 +24,13 @@ from agentguard.errors import ConfigError, JudgeError
 from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, Question, close_judge
 from agentguard.judge.llm.types import LABELS
 from agentguard.localize._ranking import reject_unknown_options
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.localize.base_localizer import BaseLocalizer
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
 from agentguard.localize.llm import structured
 from agentguard.localize.llm.base import QuerySession, pop_judge, select_verdict
 from agentguard.trajectory.model import Record, Trajectory
+from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -233,7 +234,7 @@ def _combine_outcomes(
     """Average the log-odds of model and judge, if the model knows no outcomes for this kind of log."""
     together = _sigmoid(0.5 * (_log_odds(diagnosis.probability) + _log_odds(failed)))
     verdict, note = select_verdict(together, findings)
-    hypotheses = () if verdict is Verdict.NO_FAILURE else ranked.hypotheses
+    hypotheses = () if verdict is Verdict.NO_FAILURE_FOUND else ranked.hypotheses
     return replace(
         diagnosis,
         verdict=verdict,

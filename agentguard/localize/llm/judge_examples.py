@@ -15,9 +15,10 @@ from agentguard.judge.base import RUN_FAILED, Question, build_root_cause_questio
 from agentguard.judge.llm.multiple_choice import list_options, trace_choice
 from agentguard.judge.llm.prompt import build_question_messages, compute_nonce, render_run
 from agentguard.judge.llm.types import LABELS, Message
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.localize.human_labels import RunLabel
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 MAX_RUN_CHARS: Final = 60_000
 """Default limit of a run in a prompt, in characters."""
@@ -74,7 +75,7 @@ def _list_answers(run: Trajectory, label: RunLabel) -> Iterator[tuple[Question, 
 
 
 def _find_outcome(diagnosis: Diagnosis) -> str | None:
-    outcomes = {Verdict.FAILURE: "yes", Verdict.NO_FAILURE: "no"}
+    outcomes = {Verdict.FAILED: "yes", Verdict.NO_FAILURE_FOUND: "no"}
     return outcomes.get(diagnosis.verdict)
 
 

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from agentguard.errors import StoreError
 from agentguard.store.db.rows import Row
+from agentguard.verdict import NOT_DIAGNOSED, Verdict
 
 TAGS_KEY: Final = "tags"
 """Key of ``Trajectory.extra`` for the tags of a run, a list of strings."""
@@ -22,12 +23,12 @@ FeedbackState = Literal["", "right", "wrong", "mixed"]
 
 
 class VerdictFilter(StrEnum):
-    """Filter of runs by the verdict of their diagnosis; NONE selects runs without a diagnosis."""
+    """Filter of runs by the verdict of their diagnosis, or by the absence of one."""
 
-    FAILURE = "failure"
-    NO_FAILURE = "no_failure"
-    ABSTAINED = "abstained"
-    NONE = "none"
+    FAILED = Verdict.FAILED.value
+    UNDECIDED = Verdict.UNDECIDED.value
+    NO_FAILURE_FOUND = Verdict.NO_FAILURE_FOUND.value
+    NOT_DIAGNOSED = NOT_DIAGNOSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

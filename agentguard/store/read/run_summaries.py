@@ -202,7 +202,7 @@ def _apply_filter(query: Select[Any], filter: RunSummaryFilter, tenant: str, dia
 def _build_equality_conditions(filter: RunSummaryFilter) -> Iterable[ColumnElement[bool]]:
     if filter.verdicts:
         verdicts = sorted(
-            "" if verdict == VerdictFilter.NONE else str(verdict) for verdict in filter.verdicts
+            "" if verdict == VerdictFilter.NOT_DIAGNOSED else str(verdict) for verdict in filter.verdicts
         )
         yield _SUMMARY.verdict.in_(verdicts)
     if filter.recovered:

@@ -131,7 +131,7 @@ def count_failures_over_time(
             series[row.kind].setdefault(row.name, {})[start] = int(row.runs)
     verdicts = series[CountKind.VERDICT]
     runs = _build_series("", sum(map(Counter, verdicts.values()), Counter[int]()))
-    failed_runs = _build_series("", verdicts.get(VerdictFilter.FAILURE, {}))
+    failed_runs = _build_series("", verdicts.get(VerdictFilter.FAILED, {}))
     codes, agents = (
         sorted(
             (_build_series(name, counts) for name, counts in series[kind].items()),
@@ -169,7 +169,7 @@ def count_failures_by_agent_and_code(
         .where(
             _SUMMARY.tenant == validate_query_tenant(tenant),
             _SUMMARY.known.is_(True),
-            _SUMMARY.verdict == VerdictFilter.FAILURE.value,
+            _SUMMARY.verdict == VerdictFilter.FAILED.value,
             _SUMMARY.began_at.between(since, MAX_TIME_S),
             _SUMMARY.agent.in_(agents),
             _SUMMARY.code.in_(codes),
@@ -187,7 +187,7 @@ def group_failures_by_code(
     conditions = (
         _SUMMARY.tenant == validate_query_tenant(tenant),
         _SUMMARY.known.is_(True),
-        _SUMMARY.verdict == VerdictFilter.FAILURE.value,
+        _SUMMARY.verdict == VerdictFilter.FAILED.value,
     )
     counts = RUN_COUNTS.c
     counted = select(counts.name, func.sum(counts.runs)).where(
@@ -249,7 +249,7 @@ def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> d
             query = select(*_FAILED_RUN_COLUMNS).where(
                 _SUMMARY.tenant == validate_query_tenant(tenant),
                 _SUMMARY.known.is_(True),
-                _SUMMARY.verdict == VerdictFilter.FAILURE.value,
+                _SUMMARY.verdict == VerdictFilter.FAILED.value,
                 _SUMMARY.run_id.in_(part),
             )
             failed_runs |= {

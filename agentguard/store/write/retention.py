@@ -51,12 +51,11 @@ from agentguard.store.db.tables import (
 from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
 from agentguard.store.write.run_counts import CountedValues, apply_changes, delete_summaries
 from agentguard.store.write.search_index import delete_documents
+from agentguard.verdict import Verdict
 
 _RUNS_PER_TRANSACTION = 200
 _ROWS_PER_TRANSACTION = 5_000
 _MAX_MEASURED_BYTES: Final = 64 * 1024 * 1024
-FAILURE_VERDICT = "failure"
-"""Verdict of a diagnosis of a failed run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +209,7 @@ class Retention:
             diagnosed = exists().where(
                 DIAGNOSES.c.tenant == RUNS.c.tenant,
                 DIAGNOSES.c.run_id == RUNS.c.id,
-                DIAGNOSES.c.verdict == FAILURE_VERDICT,
+                DIAGNOSES.c.verdict == Verdict.FAILED.value,
             )
             query = query.where(or_(RUNS.c.failed.is_(None), RUNS.c.failed.is_(False)), not_(diagnosed))
         with self._database.get_engine().connect() as connection:

@@ -108,7 +108,7 @@ class CountedValues(NamedTuple):
         for kind, labels in ((CountKind.MODEL, self.models), (CountKind.TAG, self.tags)):
             for label in split_labels(labels):
                 yield CountKey(self.tenant, kind, NO_DAY, label)
-        if self.verdict == VerdictFilter.FAILURE:
+        if self.verdict == VerdictFilter.FAILED:
             yield CountKey(self.tenant, CountKind.FAILED_CODE, self.day, self.code)
             yield CountKey(self.tenant, CountKind.FAILED_AGENT, self.day, self.agent)
 

@@ -23,12 +23,13 @@ from pydantic import BaseModel
 from agentguard.detect.base import Finding
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source, Trajectory
+from agentguard.verdict import Verdict
 
 TASK = "Book seat 4."
 ToolInvocation = tuple[str, dict[str, Any]]
@@ -213,7 +214,7 @@ def run_script(
 
 
 class FixedStepLocalizer:
-    """Localizer that always names one step; without a step it abstains.
+    """Localizer that always names one step; without a step the run is undecided.
 
     Args:
         step: index of the step, from 0.
@@ -229,9 +230,9 @@ class FixedStepLocalizer:
         del findings
         fields = {"trajectory_id": trajectory.id, "method": self.name, "probability": 0.9}
         if self._step is None:
-            return Diagnosis(verdict=Verdict.ABSTAINED, **fields)  # type: ignore[arg-type]
+            return Diagnosis(verdict=Verdict.UNDECIDED, **fields)  # type: ignore[arg-type]
         hypothesis = Hypothesis(step=self._step, agent=trajectory.steps[self._step].agent, probability=0.9)
-        return Diagnosis(verdict=Verdict.FAILURE, hypotheses=(hypothesis,), **fields)  # type: ignore[arg-type]
+        return Diagnosis(verdict=Verdict.FAILED, hypotheses=(hypothesis,), **fields)  # type: ignore[arg-type]
 
 
 def check_seat_named(run: Trajectory) -> bool | str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 from agentguard.errors import AgentGuardError
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover import actions
 from agentguard.recover.adapter import adapt_strategy
 from agentguard.recover.budget import BudgetAccount
@@ -16,6 +16,7 @@ from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy, SimpleStrategy
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
+from agentguard.verdict import Verdict
 
 StrategyFactory = Callable[..., RecoveryStrategy | SimpleStrategy]
 
@@ -62,7 +63,7 @@ def build_situation(step: int, *, capabilities: Capabilities, committed: bool) -
         for one in dict.fromkeys((step, 0))
     )
     diagnosis = Diagnosis(
-        trajectory_id="run", method="test", verdict=Verdict.FAILURE, probability=0.9, hypotheses=hypotheses
+        trajectory_id="run", method="test", verdict=Verdict.FAILED, probability=0.9, hypotheses=hypotheses
     )
     ledger = EffectLedger(tools={"book": ToolEffect(effect=EffectClass.WRITE, undo=lambda **_: None)})
     for turn in range(_TURNS - 1):

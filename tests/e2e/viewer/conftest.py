@@ -32,7 +32,7 @@ def filled(folder: Path) -> Path:
     write_evaluation(folder / ".agentguard" / "evals")
     write_campaign(folder / ".agentguard" / "chaos" / "booking")
     (folder / "verdicts").mkdir()
-    write_table(folder / "verdicts", [build_failed_row(0), build_row(1, "no_failure")])
+    write_table(folder / "verdicts", [build_failed_row(0), build_row(1, "no_failure_found")])
     return path
 
 

@@ -22,7 +22,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Viewer, S
     with Store.open(path) as store:
         for i in range(8):
             store.write(RunRow(id=f"r{i}", task=f"task {i}", created_at=1e9 + i))
-        store.write(DiagnosisRow(run_id="r3", method="m", verdict="failure", step=2, agent="w", code="x/1"))
+        store.write(DiagnosisRow(run_id="r3", method="m", verdict="failed", step=2, agent="w", code="x/1"))
         store.flush(10)
         with serving(path) as viewer:
             yield viewer, store
@@ -62,7 +62,7 @@ def test_changed_runs_update_in_place_and_new_runs_wait(
     page.on("console", lambda said: trouble.append(said.text) if said.type == "error" else None)
     page.goto("/")
     before = ids(page)
-    store.write(DiagnosisRow(run_id="r5", method="m", verdict="no_failure", probability=0.1)).wait(10)
+    store.write(DiagnosisRow(run_id="r5", method="m", verdict="no_failure_found", probability=0.1)).wait(10)
     expect(page.locator('tr[data-id="r5"] .chip.good')).to_have_text("✓ no failure found")
     expect(page.locator("#fresh")).to_be_hidden()
     for i in range(2):
@@ -81,9 +81,9 @@ def test_changed_runs_update_in_place_and_new_runs_wait(
 def test_list_works_without_script(listed: tuple[Viewer, Store], context: NewContext) -> None:
     page = context(base_url=listed[0].url, java_script_enabled=False).new_page()
     page.goto("/")
-    page.locator('input[name="verdict"][value="failure"]').check()
+    page.locator('input[name="verdict"][value="failed"]').check()
     page.locator("form button").first.click()
-    expect(page).to_have_url(re.compile("verdict=failure"))
+    expect(page).to_have_url(re.compile("verdict=failed"))
     assert ids(page) == ["r3"]
     page.locator(".active .chip").first.click()
     expect(page.locator("tr[data-id]")).to_have_count(8)

@@ -48,8 +48,8 @@ def test_walk_from_list_to_root_cause(viewer: Viewer, viewer_page: Page, tmp_pat
     page, watch = viewer_page, Watch(viewer_page, viewer.url)
     page.goto("/")
     assert rows(page) == ALL_RUNS
-    page.locator('input[name="verdict"][value="failure"]').check()
-    expect(page).to_have_url(re.compile(r"verdict=failure"))
+    page.locator('input[name="verdict"][value="failed"]').check()
+    expect(page).to_have_url(re.compile(r"verdict=failed"))
     page.wait_for_load_state()
     failed = rows(page)
     assert 0 < failed < ALL_RUNS
@@ -110,7 +110,7 @@ def test_failures_and_evaluations_are_linked(viewer: Viewer, viewer_page: Page) 
     page.get_by_role("link", name="by day").click()
     expect(page).to_have_url(re.compile("by=day"))
     page.locator(".multiples figcaption a").first.click()
-    expect(page).to_have_url(re.compile("verdict=failure"))
+    expect(page).to_have_url(re.compile("verdict=failed"))
     page.wait_for_load_state()
     assert 0 < rows(page) < ALL_RUNS
     page.get_by_role("link", name="Evaluations").click()
@@ -192,7 +192,7 @@ def read_view(page: Page) -> tuple[str, str]:
 @pytest.mark.parametrize(
     "path",
     [
-        "/?verdict=failure&sort=steps&dir=asc&q=task&limit=25",
+        "/?verdict=failed&sort=steps&dir=asc&q=task&limit=25",
         "/?code=mast&recovered=yes",
         f"/runs/{RECOVERED}?show=branches",
         "/runs/long-300?step=250#step-255",
@@ -254,9 +254,9 @@ def test_feedback_is_stored(own_viewer: Viewer, context: NewContext) -> None:
 def test_all_pages_work_without_script(viewer: Viewer, context: NewContext) -> None:
     page = context(base_url=viewer.url, java_script_enabled=False).new_page()
     page.goto("/")
-    page.locator('input[name="verdict"][value="failure"]').check()
+    page.locator('input[name="verdict"][value="failed"]').check()
     page.get_by_role("button", name="Search", exact=True).click()
-    expect(page).to_have_url(re.compile("verdict=failure"))
+    expect(page).to_have_url(re.compile("verdict=failed"))
     page.goto("/runs/long-300")
     assert page.locator("article.turn").count() > 10
     before = page.url

@@ -92,10 +92,10 @@ def test_batch_job_compares_runs_as_in_memory(
 def test_batch_job_without_a_cause_clears_its_columns(runs: list[Any], tmp_path: Path) -> None:
     start([write_lines(tmp_path / "a.jsonl", runs)], tmp_path / "out").run(InlineEngine())
     rows = [row for row in read_rows(tmp_path / "out") if row["basis"] == "other_runs"]
-    passed = [row for row in rows if row["verdict"] == "no_failure"]
+    passed = [row for row in rows if row["verdict"] == "no_failure_found"]
     assert passed
     assert all((row["step"], row["codes"], row["evidence"]) == (None, [], []) for row in passed)
-    assert all(row["step"] is not None for row in rows if row["verdict"] != "no_failure")
+    assert all(row["step"] is not None for row in rows if row["verdict"] != "no_failure_found")
 
 
 def test_batch_job_with_grown_input_compares_again(runs: list[Any], tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def build_failed_row(number: int, **values: Any) -> dict[str, Any]:
         "tools": ["buy", "search"],
         "reason": f"repeated “buy” {number} times",
     }
-    return build_row(number, "failure", **(cause | run | values))
+    return build_row(number, "failed", **(cause | run | values))
 
 
 def write_table(folder: Path, *parts: list[dict[str, Any]]) -> str:
@@ -55,12 +55,12 @@ def get_rates(report: BatchReport, dimension: str) -> dict[str, tuple[int, int]]
 def test_rates_count_root_causes_by_agent_and_tool_and_runs_by_model_and_week(tmp_path: Path) -> None:
     passed = {"agents": ["planner"], "tools": ["search"], "model": "m1", "started_at": MONDAY}
     parts = (
-        [build_failed_row(0, model="m1", started_at=MONDAY - 1), build_row(1, "no_failure", **passed)],
-        [build_row(2, "abstained", agents=["buyer"], model="m2"), build_row(3, None, error="not JSON")],
+        [build_failed_row(0, model="m1", started_at=MONDAY - 1), build_row(1, "no_failure_found", **passed)],
+        [build_row(2, "undecided", agents=["buyer"], model="m2"), build_row(3, None, error="not JSON")],
     )
     summary = build_batch_report(write_table(tmp_path, *parts))
     assert (summary.rows, summary.errors) == (4, 1)
-    assert summary.verdicts == {"failure": 1, "no_failure": 1, "abstained": 1}
+    assert summary.verdicts == {"failed": 1, "no_failure_found": 1, "undecided": 1}
     assert get_rates(summary, "agent") == {"buyer": (1, 2), "planner": (0, 2)}
     assert get_rates(summary, "tool") == {"buy": (1, 1), "search": (0, 2)}
     assert get_rates(summary, "model") == {"m1": (1, 2), "m2": (0, 1)}
@@ -92,9 +92,9 @@ def test_divergence_compares_the_closest_runs_of_a_task(tmp_path: Path) -> None:
     }
     rows = [
         build_failed_row(0, task="Buy.", actions=actions["failed"]),
-        build_row(1, "no_failure", task="Buy.", actions=actions["far"]),
-        build_row(2, "no_failure", task="Buy.", actions=actions["near"]),
-        build_row(3, "abstained", task="Buy.", actions=actions["failed"]),
+        build_row(1, "no_failure_found", task="Buy.", actions=actions["far"]),
+        build_row(2, "no_failure_found", task="Buy.", actions=actions["near"]),
+        build_row(3, "undecided", task="Buy.", actions=actions["failed"]),
         build_failed_row(4, task="Another task without a passed run."),
     ]
     (one,) = build_batch_report(write_table(tmp_path, rows)).divergences
@@ -106,7 +106,7 @@ def test_divergence_compares_the_closest_runs_of_a_task(tmp_path: Path) -> None:
 def test_divergence_after_the_end_of_a_run_has_no_action_there(tmp_path: Path) -> None:
     rows = [
         build_failed_row(0, task="Buy.", actions=["a: look #1"]),
-        build_row(1, "no_failure", task="Buy.", actions=["a: look #1", "a: buy #2"]),
+        build_row(1, "no_failure_found", task="Buy.", actions=["a: look #1", "a: buy #2"]),
     ]
     (one,) = build_batch_report(write_table(tmp_path, rows)).divergences
     assert (one.action, one.failed_action, one.passed_action) == (1, "", "a: buy")
@@ -154,10 +154,10 @@ def test_command_reports_the_verdicts_of_a_job(tmp_path: Path) -> None:
     samples = ["samples/04-wine-bottle.json", "samples/02-teapot.json"]
     job = runner.invoke(app, ["diagnose", *samples, "--out", str(folder), "--jobs", "1", "--json"])
     assert job.exit_code == 0, job.output
-    assert json.loads(job.stdout)["outcomes"] == {"failure": 1, "no_failure": 1}
+    assert json.loads(job.stdout)["outcomes"] == {"failed": 1, "no_failure_found": 1}
     text = runner.invoke(app, ["report", str(folder), "--output", str(page)])
     assert text.exit_code == 0, text.output
     assert "2 rows: 1 failed, 1 no failure found" in text.output
     assert "Impossible plan" in page.read_text()
     data = json.loads(runner.invoke(app, ["report", str(folder), "--json"]).stdout)
-    assert (data["schema_version"], data["rows"], data["verdicts"]["failure"]) == (1, 2, 1)
+    assert (data["schema_version"], data["rows"], data["verdicts"]["failed"]) == (2, 2, 1)

@@ -25,7 +25,7 @@ RUN = Trajectory(
 BUNDLE = Bundle(
     trajectory=RUN,
     model_calls=(RecordedCall(name="model", request={"messages": []}, result="done"),),
-    expectations={"verdict": "failure"},
+    expectations={"verdict": "failed"},
 )
 
 

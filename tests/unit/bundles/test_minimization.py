@@ -56,11 +56,11 @@ def test_minimized_bundle_has_one_answer_and_replays_equal(file, tmp_path):
     result = CliRunner().invoke(build_app(), options)
     assert (result.exit_code, "5 -> 1 model calls, 6 -> 2 steps" in result.output) == (0, True), result.output
     bundle = read_bundle(out)
-    assert bundle.expectations == read_bundle(file).expectations == {"verdict": "failure"}
+    assert bundle.expectations == read_bundle(file).expectations == {"verdict": "failed"}
     assert replay_bundle(bundle, run_agent).is_equal
 
 
-@pytest.mark.parametrize("expectations", [{}, {"verdict": "no_failure"}])
+@pytest.mark.parametrize("expectations", [{}, {"verdict": "no_failure_found"}])
 def test_minimize_bundle_without_its_verdict_is_refused(file, expectations):
     with pytest.raises(ConfigError, match="verdict"):
         minimize_bundle(replace(read_bundle(file), expectations=expectations), run_agent)

@@ -102,7 +102,7 @@ def test_write_test_run_without_failure_is_refused(folder):
 
     path = folder / "bundles" / "lost seat.agb"
     bundle = read_bundle(path)
-    bundle.expectations["verdict"] = "abstained"
+    bundle.expectations["verdict"] = "undecided"
     write_bundle(bundle, path)
     result = write_test(folder)
-    assert (result.exit_code, "a test needs a failure" in result.output) == (2, True)
+    assert (result.exit_code, "a test needs a failed run" in result.output) == (2, True)

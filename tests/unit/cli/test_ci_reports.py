@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from agentguard.cli.app import build_app
 from agentguard.cli.ci_reports import OutputFormat, write_github, write_junit, write_markdown, write_sarif
 from agentguard.cli.run_summary import RunSummary
-from agentguard.localize.base import OutcomeBasis, Verdict
+from agentguard.localize.base import OutcomeBasis
+from agentguard.verdict import Verdict
 from tests.unit.cli.test_run_summary import FAILED, PASSED, RUNS, UNDECIDED
 
 ROOT = Path(__file__).parents[3]
@@ -168,7 +169,7 @@ def test_junit_of_any_run_is_well_formed_and_counts_agree(
 @given(st.lists(summaries, max_size=4))
 def test_workflow_commands_take_one_line_a_run(runs: list[RunSummary]) -> None:
     lines = write_github(runs, []).splitlines()
-    assert len(lines) == sum(run.verdict is not Verdict.NO_FAILURE for run in runs) + 1
+    assert len(lines) == sum(run.verdict is not Verdict.NO_FAILURE_FOUND for run in runs) + 1
     for line in lines[:-1]:
         assert re.fullmatch(r"::(error|notice) (file=[^:,]*,)?title=[^:,]*::.*", line)
 
@@ -198,7 +199,7 @@ def test_json_lines_have_schema_version_and_file() -> None:
     file = ROOT / "samples" / "02-teapot.json"
     result = CliRunner().invoke(build_app(), ["diagnose", str(file), "--json"])
     line = json.loads(result.stdout)
-    assert (line["schema_version"], line["file"], line["trajectory_id"]) == (1, str(file), "02-teapot")
+    assert (line["schema_version"], line["file"], line["trajectory_id"]) == (2, str(file), "02-teapot")
 
 
 def test_json_and_report_together_are_rejected() -> None:

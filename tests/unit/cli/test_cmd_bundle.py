@@ -131,11 +131,11 @@ def test_replay_unknown_agent_exits_with_2(files):
 
 
 def test_replay_other_verdict_is_reported_with_expect(files, tmp_path):
-    bundle = replace(read_bundle(files[0]), expectations={"verdict": "failure"})
+    bundle = replace(read_bundle(files[0]), expectations={"verdict": "failed"})
     write_bundle(bundle, tmp_path / "d.agb")
     assert invoke("replay", str(tmp_path / "d.agb"), *AGENT).exit_code == 0
     result = invoke("replay", str(tmp_path / "d.agb"), *AGENT, "--expect")
-    assert (result.exit_code, "expected failure" in result.output) == (1, True)
+    assert (result.exit_code, "expected failed" in result.output) == (1, True)
 
 
 def test_replay_junit_report_has_one_failure(files, tmp_path):

@@ -52,9 +52,9 @@ def test_diagnose_takes_runs_without_diagnosis_once(store: str) -> None:
 
 
 def test_list_filters_by_verdict_code_and_text(store: str) -> None:
-    assert sorted(list_ids(store, "--verdict", "not-diagnosed")) == sorted(SAMPLES)
+    assert sorted(list_ids(store, "--verdict", "not_diagnosed")) == sorted(SAMPLES)
     invoke("diagnose", "--store", store)
-    assert list_ids(store, "--verdict", "not-diagnosed") == []
+    assert list_ids(store, "--verdict", "not_diagnosed") == []
     assert list_ids(store, "--verdict", "failed") == ["04-wine-bottle"]
     assert list_ids(store, "--text", "teapot", "--since", "1h") == ["02-teapot"]
     assert len(list_ids(store, "--limit", "2")) == 2
@@ -75,14 +75,14 @@ def test_list_and_diagnose_select_runs_by_tool_and_agent(store: str) -> None:
     assert invoke("diagnose", "--store", store, "--tool", tool).stdout.startswith(
         list_ids(store, "--tool", tool)[0]
     )
-    assert len(list_ids(store, "--verdict", "not-diagnosed")) == len(SAMPLES) - count
+    assert len(list_ids(store, "--verdict", "not_diagnosed")) == len(SAMPLES) - count
 
 
 def test_cause_agent_selects_runs_with_a_diagnosis(store: str) -> None:
     assert invoke("diagnose", "--store", store, "--cause-agent", "nobody").stdout.startswith("0 runs")
     invoke("diagnose", "--store", store)
     rows = [json.loads(line) for line in invoke("list", "--store", store, "--json").stdout.splitlines()]
-    agent = next(row["agent"] for row in rows if row["verdict"] == "failure")
+    agent = next(row["agent"] for row in rows if row["verdict"] == "failed")
     selected = list_ids(store, "--cause-agent", agent)
     assert selected == [row["run_id"] for row in rows if row["agent"] == agent]
     again = invoke("diagnose", "--store", store, "--cause-agent", agent)
@@ -122,7 +122,7 @@ def test_list_prints_a_table(store: str) -> None:
 def test_diagnose_of_named_run_repeats_it(store: str) -> None:
     for _ in range(2):
         result = invoke("diagnose", "02-teapot", "--store", store, "--json")
-        assert json.loads(result.stdout)["verdict"] == "no_failure"
+        assert json.loads(result.stdout)["verdict"] == "no_failure_found"
 
 
 def test_show_prints_the_latest_diagnosis(store: str) -> None:
@@ -134,8 +134,7 @@ def test_show_prints_the_latest_diagnosis(store: str) -> None:
     assert shown.exit_code == 0
     assert "root cause      step 7" in shown.stdout
     assert (
-        json.loads(invoke("show", "04-wine-bottle", "--store", store, "--json").stdout)["verdict"]
-        == "failure"
+        json.loads(invoke("show", "04-wine-bottle", "--store", store, "--json").stdout)["verdict"] == "failed"
     )
 
 

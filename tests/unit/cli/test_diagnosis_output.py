@@ -5,8 +5,9 @@ from rich.console import Console
 
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
 from agentguard.cli.run_summary import RunSummary
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.verdict import Verdict
 
 RUN = Trajectory(
     id="r", format="test", task="t", steps=(Step(index=0, source=Source.AGENT, agent="Ada", content="Hi."),)
@@ -26,11 +27,11 @@ def diagnose(verdict: Verdict, hypothesis: Hypothesis) -> Diagnosis:
 @pytest.mark.parametrize(
     ("verdict", "hypothesis", "cause", "kind"),
     [
-        (Verdict.FAILURE, SUPPORTED, "step 0 · Ada", "Steps repeated"),
-        (Verdict.FAILURE, UNSUPPORTED, "likely step 0 · Ada", "no evidence"),
-        (Verdict.ABSTAINED, SUPPORTED, "likely step 0 · Ada", "Steps repeated"),
-        (Verdict.ABSTAINED, UNSUPPORTED, "likely step 0 · Ada", "no evidence"),
-        (Verdict.NO_FAILURE, SUPPORTED, "", ""),
+        (Verdict.FAILED, SUPPORTED, "step 0 · Ada", "Steps repeated"),
+        (Verdict.FAILED, UNSUPPORTED, "likely step 0 · Ada", "no evidence"),
+        (Verdict.UNDECIDED, SUPPORTED, "likely step 0 · Ada", "Steps repeated"),
+        (Verdict.UNDECIDED, UNSUPPORTED, "likely step 0 · Ada", "no evidence"),
+        (Verdict.NO_FAILURE_FOUND, SUPPORTED, "", ""),
     ],
 )
 def test_table_row_shows_the_likeliest_step_of_undecided_runs(
@@ -43,7 +44,7 @@ def test_table_row_shows_the_likeliest_step_of_undecided_runs(
 def test_report_names_no_root_cause_without_support() -> None:
     console = Console(width=100, record=True, quiet=False)
     with console.capture() as capture:
-        render_diagnosis(console, RUN, diagnose(Verdict.FAILURE, UNSUPPORTED), DiagnosisView())
+        render_diagnosis(console, RUN, diagnose(Verdict.FAILED, UNSUPPORTED), DiagnosisView())
     text = capture.get()
     assert "likely step" in text
     assert "root cause" not in text

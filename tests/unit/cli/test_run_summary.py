@@ -10,7 +10,6 @@ from rich.console import Console
 
 from agentguard.cli.run_summary import (
     GroupKey,
-    OnlyVerdict,
     RunSelection,
     RunSummary,
     SortKey,
@@ -20,7 +19,8 @@ from agentguard.cli.run_summary import (
 )
 from agentguard.cli.triage import render_triage
 from agentguard.errors import ConfigError
-from agentguard.localize.base import OutcomeBasis, Verdict
+from agentguard.localize.base import OutcomeBasis
+from agentguard.verdict import Verdict
 
 LOOP = "mast:step_repetition"
 
@@ -38,10 +38,10 @@ def build_run(name: str, verdict: Verdict, probability: float, **fields: object)
     return replace(run, **fields)  # type: ignore[arg-type]
 
 
-PASSED = build_run("passed", Verdict.NO_FAILURE, 0.1, steps=9)
-UNDECIDED = build_run("undecided", Verdict.ABSTAINED, 0.5, step=2, agent="Bob")
+PASSED = build_run("passed", Verdict.NO_FAILURE_FOUND, 0.1, steps=9)
+UNDECIDED = build_run("undecided", Verdict.UNDECIDED, 0.5, step=2, agent="Bob")
 FAILED = build_run(
-    "failed", Verdict.FAILURE, 0.8, step=3, agent="Ada", codes=(LOOP,), reason="Again.", is_supported=True
+    "failed", Verdict.FAILED, 0.8, step=3, agent="Ada", codes=(LOOP,), reason="Again.", is_supported=True
 )
 WORSE = replace(FAILED, run_id="worse", file="runs/worse.json", probability=0.9, step=1, agent="Bob")
 RUNS = [PASSED, UNDECIDED, FAILED, WORSE]
@@ -68,7 +68,7 @@ def test_selection_sorts_runs(sort: SortKey, expected: list[str]) -> None:
 
 
 def test_selection_with_verdicts_drops_other_runs() -> None:
-    selection = RunSelection(only=(OnlyVerdict.UNDECIDED, OnlyVerdict.NO_FAILURE))
+    selection = RunSelection(only=(Verdict.UNDECIDED, Verdict.NO_FAILURE_FOUND))
     assert {run.run_id for run in selection.select_runs(RUNS)} == {"undecided", "passed"}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentguard.detect.base import Finding
-from agentguard.localize.base import Diagnosis, Hypothesis, Localizer, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis, Localizer
 from agentguard.trajectory.model import Annotation, Record, RootCause, Source, Step, Trajectory
+from agentguard.verdict import Verdict
 
 
 def record(
@@ -47,7 +48,7 @@ class Says:
             Hypothesis(step=s, agent=trajectory.steps[s].agent, probability=1 / (place + 2))
             for place, s in enumerate(self.steps)
         )
-        verdict = Verdict.FAILURE if found else Verdict.NO_FAILURE
+        verdict = Verdict.FAILED if found else Verdict.NO_FAILURE_FOUND
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,

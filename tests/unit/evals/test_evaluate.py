@@ -13,8 +13,9 @@ from agentguard.evals.baselines import BASELINES
 from agentguard.evals.datasets.dataset import Dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare, evaluate
 from agentguard.evals.result import Setting
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.trajectory.model import GOLD_ANSWER, Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.evals.cases import Remembers, Says, record, records
 
 HELD = records(12)
@@ -161,7 +162,7 @@ def test_step_outside_the_run_is_an_error(steps: tuple[int, ...]) -> None:
             return Diagnosis(
                 trajectory_id="",
                 method="outside",
-                verdict=Verdict.FAILURE,
+                verdict=Verdict.FAILED,
                 probability=1.0,
                 hypotheses=(Hypothesis(step=steps[0], agent="x"),),
             )
@@ -212,10 +213,10 @@ def test_outcomes_are_scored_if_both_occur() -> None:
     assert result.outcome.auroc.mean == pytest.approx(5 / 6)
     assert result.outcome.brier.mean == pytest.approx((0.01 + 0.04 + 0.49 + 0.16 + 0.01) / 5)
     assert result.outcome.named_on_passed == 0.5
-    assert result.outcome.abstained == 0.0
+    assert result.outcome.undecided == 0.0
     assert result.outcome.verdicts == {
-        "failed": {"failure": 2.0, "no_failure": 1.0},
-        "passed": {"failure": 1.0, "no_failure": 1.0},
+        "failed": {"failed": 2.0, "no_failure_found": 1.0},
+        "passed": {"failed": 1.0, "no_failure_found": 1.0},
     }
     assert result.run_size_auroc == 1.0
     assert result.localization is not None

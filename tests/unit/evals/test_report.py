@@ -178,4 +178,4 @@ def test_runs_are_summarised_individually() -> None:
     assert len(rows) == 12
     assert rows[1].step == 1
     assert rows[1].right == 1.0
-    assert rows[1].verdict == "failure"
+    assert rows[1].verdict == "failed"

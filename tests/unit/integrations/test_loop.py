@@ -139,13 +139,14 @@ class First:
         self.step = step
 
     def locate(self, trajectory: Any, findings: Any) -> Any:
-        from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+        from agentguard.localize.base import Diagnosis, Hypothesis
+        from agentguard.verdict import Verdict
 
         held = Hypothesis(step=self.step, agent="assistant", reason="The seat is the wrong one.")
         return Diagnosis(
             trajectory_id=trajectory.id,
             method="first",
-            verdict=Verdict.FAILURE,
+            verdict=Verdict.FAILED,
             probability=1,
             hypotheses=(held,),
         )

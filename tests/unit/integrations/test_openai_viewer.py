@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from agentguard.guard import Guard
 from agentguard.intercept.adapters.openai_chat import ChatAdapter
 from agentguard.intercept.conversation import BranchStep, ConversationBranch, build_prefix_keys, resolve_items
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
+from agentguard.verdict import Verdict
 from tests.unit.integrations.openai_server import Body, completion
 from tests.unit.integrations.test_loop import whole
 from tests.unit.integrations.test_openai import ids
@@ -38,7 +39,7 @@ class Drawn:
         return Diagnosis(
             trajectory_id=trajectory.id,
             method="drawn",
-            verdict=Verdict.FAILURE,
+            verdict=Verdict.FAILED,
             probability=1,
             hypotheses=(held,),
         )

@@ -25,9 +25,10 @@ from agentguard.judge.response_safety import (
     load_safety_codes,
     select_user_visible_steps,
 )
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.localize.llm.safety_findings import add_safety_findings
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.judge.judges import DealingJudge, Said, TableJudge
 
 SAFE, CONDITIONAL, ATTENTION, UNSAFE = SafetyTier
@@ -214,12 +215,12 @@ def test_requests_are_rated_apart_from_replies_and_lead_to_no_action() -> None:
         return describe_tier(UNSAFE if "user asks for" in question.text else SAFE)
 
     safety = ResponseSafety(TableJudge(rate), allow_single_judge=True, rates_requests=True)
-    located = Diagnosis(trajectory_id="r", method="m", verdict=Verdict.NO_FAILURE, probability=0.1)
+    located = Diagnosis(trajectory_id="r", method="m", verdict=Verdict.NO_FAILURE_FOUND, probability=0.1)
     diagnosis = add_safety_findings(located, RUN, safety)
     (finding,) = diagnosis.findings
     assert (finding.detector, finding.step, finding.data["action"]) == ("response_safety.request", 0, "pass")
     assert finding.codes == ("response_safety:unsafe",)
-    assert diagnosis.verdict is Verdict.NO_FAILURE
+    assert diagnosis.verdict is Verdict.NO_FAILURE_FOUND
     assert ResponseSafety(TableJudge(rate), allow_single_judge=True).assess_requests(RUN) == ()
     live = safety(RUN)
     assert live is not None

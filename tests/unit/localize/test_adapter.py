@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from agentguard.detect.base import Finding
 from agentguard.guard import Guard
 from agentguard.localize.adapter import LocalizerAdapter, adapt_localizer
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.localize.baselines.last_error import LastErrorLocalizer
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 
 
 class Minimal:
@@ -20,7 +21,7 @@ class Minimal:
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
         """Abstain."""
         return Diagnosis(
-            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.ABSTAINED, probability=0.5
+            trajectory_id=trajectory.id, method=self.name, verdict=Verdict.UNDECIDED, probability=0.5
         )
 
 

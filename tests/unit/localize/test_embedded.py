@@ -13,9 +13,9 @@ from agentguard.guard import Guard
 from agentguard.judge.embedded.model_files import CARD_FILE, get_default_folder
 from agentguard.judge.embedded.training import build_untrained_model, train_model
 from agentguard.judge.embedded.training_runs import encode_digests
-from agentguard.localize.base import Verdict
 from agentguard.localize.embedded import TRAINING_NOTE, EmbeddedLocalizer
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.judge.runs import dialogue, group_chat, steered
 
 
@@ -54,8 +54,8 @@ def test_probabilities_are_ranked_and_at_most_one(fitted: EmbeddedLocalizer) -> 
 def test_known_kind_gets_a_verdict(fitted: EmbeddedLocalizer) -> None:
     passed = [fitted.locate(dialogue(i, failed=False).trajectory, ()) for i in range(100, 110)]
     failed = [fitted.locate(dialogue(i, failed=True).trajectory, ()) for i in range(100, 110)]
-    assert not any(d.verdict is Verdict.FAILURE for d in passed)
-    assert all(not d.hypotheses for d in passed if d.verdict is Verdict.NO_FAILURE)
+    assert not any(d.verdict is Verdict.FAILED for d in passed)
+    assert all(not d.hypotheses for d in passed if d.verdict is Verdict.NO_FAILURE_FOUND)
     assert all(p.probability < f.probability for p, f in zip(passed, failed, strict=True))
 
 
@@ -63,7 +63,7 @@ def test_unknown_kind_is_undecided_with_ranked_steps(
     fitted: EmbeddedLocalizer,
 ) -> None:
     given = fitted.locate(steered(3).trajectory, ())
-    assert given.verdict is Verdict.ABSTAINED
+    assert given.verdict is Verdict.UNDECIDED
     assert given.hypotheses[0].step == 3
     assert any("has no labelled runs of this agent" in note for note in given.notes)
 
@@ -87,7 +87,7 @@ def test_findings_take_priority_on_an_unknown_kind() -> None:
     given = EmbeddedLocalizer.from_model(build_untrained_model()).locate(
         run, [loop(5, 0.9), replace(loop(5), detector="stall")]
     )
-    assert given.verdict is Verdict.FAILURE
+    assert given.verdict is Verdict.FAILED
     first = given.hypotheses[0]
     assert first.step == 5
     assert first.codes[0] == "mast:step_repetition"
@@ -110,7 +110,7 @@ def test_earlier_of_two_findings_weighs_more() -> None:
 
 def test_run_without_steps_is_undecided(fitted: EmbeddedLocalizer) -> None:
     given = fitted.locate(Trajectory(id="e", format="t", task="", steps=()), ())
-    assert given.verdict is Verdict.ABSTAINED
+    assert given.verdict is Verdict.UNDECIDED
     assert not given.hypotheses
 
 
@@ -179,5 +179,5 @@ def test_run_of_the_training_data_is_noted(tmp_path: Path) -> None:
 def test_run_without_a_step_of_an_agent_has_no_hypothesis() -> None:
     steps = (Step(index=0, source=Source.USER, agent="user", content="Hello, is anybody there?"),)
     diagnosis = Guard().diagnose(Trajectory(id="r", format="test", task="", steps=steps))
-    assert (diagnosis.verdict, diagnosis.hypotheses) == (Verdict.ABSTAINED, ())
+    assert (diagnosis.verdict, diagnosis.hypotheses) == (Verdict.UNDECIDED, ())
     assert "no step of an agent" in diagnosis.notes[0]

@@ -4,8 +4,8 @@ import pytest
 
 from agentguard.detect.base import Evidence, Finding
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Verdict
 from agentguard.localize.baselines.first_finding import FirstFindingLocalizer
+from agentguard.verdict import Verdict
 from tests.unit.localize.runs import chat
 
 
@@ -41,9 +41,9 @@ def test_most_probable_option_ranks_by_probability() -> None:
 
 def test_verdict_depends_on_the_threshold() -> None:
     method = FirstFindingLocalizer(threshold=0.5)
-    assert method.locate(chat(), []).verdict is Verdict.NO_FAILURE
-    assert method.locate(chat(), [_finding(1, 0.4)]).verdict is Verdict.ABSTAINED
-    assert method.locate(chat(), [_finding(1, 0.5)]).verdict is Verdict.FAILURE
+    assert method.locate(chat(), []).verdict is Verdict.NO_FAILURE_FOUND
+    assert method.locate(chat(), [_finding(1, 0.4)]).verdict is Verdict.UNDECIDED
+    assert method.locate(chat(), [_finding(1, 0.5)]).verdict is Verdict.FAILED
 
 
 @pytest.mark.parametrize("options", [{"order": "last"}, {"threshold": 1.5}, {"k": 3}])

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from agentguard.localize.base import Verdict
 from agentguard.localize.baselines.first_worker_turn import FirstWorkerTurnLocalizer
+from agentguard.verdict import Verdict
 from tests.unit.localize.runs import E, calls, chat, run, steered
 
 
@@ -26,4 +26,4 @@ def test_first_agent_step_is_chosen_without_a_brief() -> None:
 
 
 def test_run_without_agent_is_undecided() -> None:
-    assert FirstWorkerTurnLocalizer().locate(run((E, "shell", "hello")), ()).verdict is Verdict.ABSTAINED
+    assert FirstWorkerTurnLocalizer().locate(run((E, "shell", "hello")), ()).verdict is Verdict.UNDECIDED

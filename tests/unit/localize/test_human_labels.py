@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.human_labels import (
     RunLabel,
     iter_labelled_records,
@@ -31,6 +31,7 @@ from agentguard.store.db.rows import DiagnosisRow, JudgementRow
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.formats.sdk import JsonNode
 from agentguard.trajectory.model import Annotation, Record, RootCause, Source, Step, Trajectory
+from agentguard.verdict import Verdict
 
 
 def run(id: str = "r", steps: int = 6) -> Trajectory:
@@ -46,10 +47,10 @@ def hypothesis(step: int, p: float = 0.5, *, schema: str = "", codes: tuple[str,
 
 
 def diagnosed(
-    id: str = "r", verdict: Verdict = Verdict.FAILURE, p: float = 0.8, hypotheses: tuple[Hypothesis, ...] = ()
+    id: str = "r", verdict: Verdict = Verdict.FAILED, p: float = 0.8, hypotheses: tuple[Hypothesis, ...] = ()
 ) -> Diagnosis:
     given = hypotheses or (hypothesis(2, 0.6, codes=("x/1",)), hypothesis(4, 0.3))
-    shown = () if verdict is Verdict.NO_FAILURE else given
+    shown = () if verdict is Verdict.NO_FAILURE_FOUND else given
     return Diagnosis(trajectory_id=id, method="m", verdict=verdict, probability=p, hypotheses=shown)
 
 
@@ -65,7 +66,7 @@ def said(right: bool, *, by: str = "ann", at: float = 1.0, subject: str = "diagn
     )  # fmt: skip
 
 
-FAILED, PASSED, UNSURE = Verdict.FAILURE, Verdict.NO_FAILURE, Verdict.ABSTAINED
+FAILED, PASSED, UNSURE = Verdict.FAILED, Verdict.NO_FAILURE_FOUND, Verdict.UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_step_probabilities_are_tempered():
 def test_contradicted_verdict_is_undecided():
     found = Recalibration(method="m", failed_count=30, passed_count=30, slope=1.0, intercept=-3.0)
     made = found.apply(diagnosed(p=0.7))
-    assert made.verdict is Verdict.ABSTAINED
+    assert made.verdict is Verdict.UNDECIDED
     assert made.probability < 0.5
     assert "contradict" in made.notes[-1]
     assert made.hypotheses

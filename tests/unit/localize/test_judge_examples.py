@@ -14,13 +14,14 @@ from agentguard.judge.base import RUN_FAILED, build_root_cause_question
 from agentguard.judge.llm.chat_judge import ChatJudge
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.multiple_choice import trace_choice
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.human_labels import RunLabel
 from agentguard.localize.llm.judge_examples import build_judge_examples
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.store.db.rows import JudgementRow
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.judge.chat_server import Script, serving
 
 
@@ -32,7 +33,7 @@ def build_run(steps: int = 3) -> Trajectory:
     return Trajectory(id="r", format="test", task="Write notes.", steps=made)
 
 
-def diagnose(verdict: Verdict = Verdict.FAILURE, step: int = 0) -> Diagnosis:
+def diagnose(verdict: Verdict = Verdict.FAILED, step: int = 0) -> Diagnosis:
     hypotheses = (Hypothesis(step=step, agent="assistant", probability=0.9),)
     return Diagnosis(trajectory_id="r", method="m", verdict=verdict, probability=0.9, hypotheses=hypotheses)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Verdict
 from agentguard.localize.baselines.nearest_neighbour import NearestNeighbourTrainer
+from agentguard.verdict import Verdict
 from tests.unit.localize.runs import chat, record, steered
 
 BOATS = [record(chat(id=f"c{i}"), 1) for i in range(3)]
@@ -26,7 +26,7 @@ def test_votes_rank_the_steps() -> None:
 
 
 def test_missing_labels_make_it_abstain() -> None:
-    assert NearestNeighbourTrainer().fit([]).locate(chat(), ()).verdict is Verdict.ABSTAINED
+    assert NearestNeighbourTrainer().fit([]).locate(chat(), ()).verdict is Verdict.UNDECIDED
 
 
 @pytest.mark.parametrize("options", [{"k": 0}, {"neighbours": 3}])

@@ -10,7 +10,7 @@ from agentguard.judge.embedded.features.run_signals import RUN_SIGNAL_NAMES
 from agentguard.judge.embedded.outcome_rules import RuleOutcomeModel
 from agentguard.judge.embedded.relative_outcome import LabelledBatch, fit_relative_outcome
 from agentguard.judge.embedded.training import build_untrained_model
-from agentguard.localize.base import Diagnosis, OutcomeBasis, Verdict
+from agentguard.localize.base import Diagnosis, OutcomeBasis
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.known_outcome import apply_known_outcome
 from agentguard.localize.run_comparison import compare_runs
@@ -23,6 +23,7 @@ from agentguard.trajectory.model import (
     ToolCall,
     Trajectory,
 )
+from agentguard.verdict import Verdict
 
 
 def build_run(number: int, *, errors: int = 0, calls: int = 3) -> Trajectory:
@@ -76,7 +77,7 @@ def test_compare_runs_calls_the_unusual_run_failed(localizer: EmbeddedLocalizer)
     assert [run.id for run, _ in compared] == [run.id for run in runs]
     last = compared[-1][1]
     assert last.basis is OutcomeBasis.OTHER_RUNS
-    assert last.verdict is Verdict.FAILURE
+    assert last.verdict is Verdict.FAILED
     assert last.hypotheses
     assert any("unusual for this agent" in note and "6 tool errors" in note for note in last.notes)
     assert last.probability > max(diagnosis.probability for _, diagnosis in compared[:-1])
@@ -87,7 +88,7 @@ def test_compare_runs_with_references_compares_a_single_run(localizer: EmbeddedL
     (single,) = diagnose(localizer, [build_run(24, errors=6)])
     ((run, diagnosis),) = compare_runs([single], localizer, references=references)
     assert run.id == single[0].id
-    assert (diagnosis.verdict, diagnosis.basis) == (Verdict.FAILURE, OutcomeBasis.OTHER_RUNS)
+    assert (diagnosis.verdict, diagnosis.basis) == (Verdict.FAILED, OutcomeBasis.OTHER_RUNS)
 
 
 def test_compare_runs_with_too_few_runs_keeps_the_rules(localizer: EmbeddedLocalizer) -> None:
@@ -105,7 +106,7 @@ def test_compare_runs_keeps_a_known_outcome(localizer: EmbeddedLocalizer) -> Non
 
 def test_compare_runs_keeps_a_failure_by_rules(localizer: EmbeddedLocalizer) -> None:
     diagnosed = diagnose(localizer, [build_run(number, errors=number // 20) for number in range(1, 31)])
-    failed = replace(diagnosed[0][1], verdict=Verdict.FAILURE, probability=0.9)
+    failed = replace(diagnosed[0][1], verdict=Verdict.FAILED, probability=0.9)
     assert failed.basis is OutcomeBasis.RULES
     diagnosed[0] = (diagnosed[0][0], failed)
     compared = list(compare_runs(diagnosed, localizer))
@@ -123,7 +124,7 @@ def test_compare_runs_separates_agents(localizer: EmbeddedLocalizer) -> None:
 def test_apply_known_outcome_of_a_passed_run_drops_the_hypotheses(localizer: EmbeddedLocalizer) -> None:
     ((_, diagnosis),) = diagnose(localizer, [build_run(1, errors=2)])
     known = apply_known_outcome(diagnosis, failed=False)
-    assert (known.verdict, known.probability, known.hypotheses) == (Verdict.NO_FAILURE, 0.0, ())
+    assert (known.verdict, known.probability, known.hypotheses) == (Verdict.NO_FAILURE_FOUND, 0.0, ())
     assert known.basis is OutcomeBasis.KNOWN
     assert apply_known_outcome(diagnosis, failed=True).hypotheses == diagnosis.hypotheses
 

@@ -8,11 +8,12 @@ import pytest
 from agentguard.errors import ConfigError, FormatError, JudgeError
 from agentguard.evals.evaluate import evaluate
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.schema_similarity import SchemaLocalizer
 from agentguard.schemata.persistence import FileSchemaStore
 from agentguard.schemata.training import distill_records, select_group
+from agentguard.verdict import Verdict
 from tests.unit.judge.runs import group_chat
 from tests.unit.localize.runs import chat
 
@@ -39,7 +40,7 @@ def named(diagnosis: Diagnosis) -> list[str]:
 
 def test_empty_store_makes_it_abstain_with_instructions() -> None:
     found = SchemaLocalizer().locate(chat(), ())
-    assert found.verdict is Verdict.ABSTAINED
+    assert found.verdict is Verdict.UNDECIDED
     assert not found.hypotheses
     assert "agentguard schemata distill" in found.notes[0]
     with pytest.raises(JudgeError, match="agentguard schemata distill"):
@@ -116,7 +117,7 @@ def test_guard_accepts_the_method_by_name(file: Path) -> None:
     guard = Guard(localizer="schema", options={"schemata": str(file), "given_failed": True})
     found = guard.diagnose(group_chat(5).trajectory)
     assert found.method == "schema"
-    assert found.verdict is Verdict.FAILURE
+    assert found.verdict is Verdict.FAILED
 
 
 @pytest.mark.parametrize("wrong", [{"k": 0}, {"k": 1.5}, {"k": True}, {"risk": 0}, {"nothing": 1}])
@@ -132,4 +133,4 @@ def test_missing_location_is_an_error(tmp_path: Path) -> None:
 
 def test_training_without_failures_keeps_transferable_parts() -> None:
     found = SchemaLocalizer().fit([]).locate(chat(), ())
-    assert found.verdict is Verdict.ABSTAINED
+    assert found.verdict is Verdict.UNDECIDED

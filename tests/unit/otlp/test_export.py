@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentguard.detect.base import Finding
 from agentguard.errors import BackendError, ConfigError, ResilienceError, RetriesExhausted
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.otlp import encoding as otlp_encoding
 from agentguard.otlp.evaluation_events import RunAssessment
 from agentguard.otlp.export import build_assessed_spans, load_stored_spans
@@ -35,6 +35,7 @@ from agentguard.trajectory.model import (
     Trajectory,
     Usage,
 )
+from agentguard.verdict import Verdict
 from tests import viewer_runs
 from tests.otlp_receiver import Running, receiving
 
@@ -93,7 +94,7 @@ TOLD = RunAssessment(
     diagnosis=Diagnosis(
         trajectory_id=RUN.id,
         method="embedded",
-        verdict=Verdict.FAILURE,
+        verdict=Verdict.FAILED,
         probability=0.9,
         hypotheses=(
             Hypothesis(step=1, agent="clerk", codes=("mast:x",), probability=0.7, reason="It made it up."),

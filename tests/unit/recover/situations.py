@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.budget import BudgetAccount, RecoveryBudget
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
 from agentguard.recover.strategy import RecoveryContext
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Source, Step, ToolCall, ToolSpec, Trajectory
+from agentguard.verdict import Verdict
 
 ALL = Capabilities(
     reject=True,
@@ -61,7 +62,7 @@ def diagnosis(*steps: int) -> Diagnosis:
         for rank, step in enumerate(steps)
     )
     return Diagnosis(
-        trajectory_id="r", method="test", verdict=Verdict.FAILURE, probability=0.9, hypotheses=hypotheses
+        trajectory_id="r", method="test", verdict=Verdict.FAILED, probability=0.9, hypotheses=hypotheses
     )
 
 

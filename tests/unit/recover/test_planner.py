@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import RecoveryPlanner, compute_plan_cost
 from agentguard.recover.strategy import RecoveryContext, strategies
+from agentguard.verdict import Verdict
 from tests.unit.recover.situations import situation
 
 RUNGS = ("hint", "rollback", "restart", "stop")
@@ -98,7 +99,7 @@ def test_detector_may_have_its_own_escalation() -> None:
 
 
 def test_no_hypothesis_gives_no_plan() -> None:
-    nothing = Diagnosis(trajectory_id="r", method="test", verdict=Verdict.ABSTAINED, probability=0.5)
+    nothing = Diagnosis(trajectory_id="r", method="test", verdict=Verdict.UNDECIDED, probability=0.5)
     decision = planner().plan(situation(diagnosis=nothing))
     assert decision.plan is None
     assert decision.rejections

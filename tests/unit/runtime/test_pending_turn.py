@@ -11,7 +11,7 @@ import pytest
 from agentguard import _sync_async
 from agentguard.errors import RecoveryError
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.recover.actions import Reject, Rewind, Sample, SendMessage
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.capabilities import Capabilities
@@ -21,6 +21,7 @@ from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.runtime.session import Session
 from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory, Usage
+from agentguard.verdict import Verdict
 
 META = Trajectory(
     id="r",
@@ -54,7 +55,7 @@ class Judge:
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,
-            verdict=Verdict.ABSTAINED,
+            verdict=Verdict.UNDECIDED,
             probability=self.probability,
         )
 

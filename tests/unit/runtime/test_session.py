@@ -11,7 +11,7 @@ import pytest
 
 from agentguard.detect.base import Finding
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.actions import Reject, Rewind, SendMessage, Stop
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.capabilities import Capabilities
@@ -19,6 +19,7 @@ from agentguard.recover.plan import RecoveryOutcome, RecoveryTier
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory, Usage
+from agentguard.verdict import Verdict
 
 META = Trajectory(
     id="r",
@@ -46,7 +47,7 @@ class Ranks:
         return Diagnosis(
             trajectory_id=trajectory.id,
             method="ranks",
-            verdict=Verdict.FAILURE,
+            verdict=Verdict.FAILED,
             probability=1,
             hypotheses=ranked,
         )

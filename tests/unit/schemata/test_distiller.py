@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentguard.detect.base import Finding
 from agentguard.detect.runner import detect
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.schemata.corrections import select_correction
 from agentguard.schemata.distillation.distiller import (
     HAS_TEMPLATE,
@@ -37,6 +37,7 @@ from agentguard.schemata.serialization import decode_schema, encode_schema
 from agentguard.trajectory.formats.sdk import JsonNode
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record, RootCause, Source, Step, Trajectory
+from agentguard.verdict import Verdict
 from tests.data import shared_data
 from tests.unit.schemata.runs import BERGEN, GOLD, LISBON, Cast, invented
 
@@ -162,7 +163,7 @@ def test_diagnosis_is_distilled_like_a_label() -> None:
     first = Hypothesis(step=GOLD, agent=LISBON.worker, correction="Search again and verify the result.")
     second = Hypothesis(step=4, agent=LISBON.lead, codes=("mast:task_derailment",), module="reflection")
     diagnosis = Diagnosis(
-        trajectory_id="one", method="m", verdict=Verdict.FAILURE, probability=1.0,
+        trajectory_id="one", method="m", verdict=Verdict.FAILED, probability=1.0,
         hypotheses=(first, second), findings=findings,
     )  # fmt: skip
     schema = DISTILLER.distill_diagnosis(record.trajectory, diagnosis)

@@ -38,7 +38,7 @@ def add(
     id: str,
     *,
     at: float = NOON,
-    verdict: str = "failure",
+    verdict: str = "failed",
     agent: str = "buyer",
     code: str = "t:loop",
     module: str = "planning",
@@ -66,7 +66,7 @@ def test_failures_with_equal_cause_gather_in_one_issue(store: Store) -> None:
     add(store, "c", at=NOON - 40 * DAY_S)
     add(store, "other-agent", agent="seller")
     add(store, "other-module", module="memory")
-    add(store, "passed", verdict="no_failure")
+    add(store, "passed", verdict="no_failure_found")
     add(store, "foreign", tenant="else")
     (issue,) = list_issues(store)
     assert (issue.id, issue.agent, issue.code, issue.module) == (LOOP, "buyer", "t:loop", "planning")

@@ -14,13 +14,26 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
 from agentguard.errors import StoreError, StoreVersion
+from agentguard.localize.base import Diagnosis
+from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
 from agentguard.store import Store
 from agentguard.store.db import migration
-from agentguard.store.db.rows import EffectRow, RecoveryRow, SchemaRow, SnapshotRow
+from agentguard.store.db.rows import (
+    DiagnosisRow,
+    EffectRow,
+    RecoveryRow,
+    RunRow,
+    SavedViewRow,
+    SchemaRow,
+    SnapshotRow,
+)
 from agentguard.store.db.tables import SPENDING, metadata
+from agentguard.store.saved_views import list_saved_views
 from agentguard.store.trajectory_mapping import build_run_rows
 from agentguard.store.write import batch
+from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolCall, Trajectory
+from agentguard.verdict import Verdict
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
 NEXT = """
@@ -173,6 +186,40 @@ def test_store_of_fifth_version_keeps_its_spending(url, monkeypatch, tmp_path, a
     with Store.open(url) as store, store._database.get_engine().connect() as connection:
         assert connection.execute(select(SPENDING)).all() == amounts
         assert not any(store.delete_tenant("k").rows.values())
+
+
+def test_verdicts_of_an_older_store_have_their_current_names(url, monkeypatch, tmp_path):
+    view = "?verdict=failure&verdict=none&q=verdict%3Dfailure&sort=time"
+    long_view = f"{view}&code={'c' * 300}&verdict=abstained"
+    earlier = {"r1": "failure", "r2": "no_failure", "r3": "abstained"}
+    with monkeypatch.context() as patch:
+        know_versions(patch, tmp_path / "eleventh", 11)
+        with Store.open(url) as store:
+            for run_id, verdict in earlier.items():
+                diagnosis = Diagnosis(
+                    trajectory_id=run_id, method="m", verdict=Verdict.FAILED, probability=0.5
+                )
+                data = encode_diagnosis(diagnosis) | {"verdict": verdict}
+                store.write(
+                    RunRow(id=run_id, format="f", task="t", length=0),
+                    DiagnosisRow(run_id=run_id, method="m", verdict=verdict, data=data),
+                )
+            for name, query in (("short", view), ("long", long_view)):
+                store.write(SavedViewRow(name=name, query=query))
+            store.flush(20)
+    Store.migrate(url)
+    names_by_run = {"r1": "failed", "r2": "no_failure_found", "r3": "undecided"}
+    new_view = "?verdict=failed&verdict=not_diagnosed&q=verdict%3Dfailure&sort=time"
+    with Store.open(url) as store:
+        for run_id, verdict in names_by_run.items():
+            (row,) = store.list_diagnoses(run_id)
+            assert row.verdict == verdict == store.get_run_summary(run_id).verdict
+            assert decode_diagnosis(JsonNode.from_value(dict(row.data))).verdict == verdict
+        assert store.get_facets().verdicts == dict.fromkeys(names_by_run.values(), 1)
+        assert {view.name: view.query for view in list_saved_views(store)} == {
+            "short": new_view,
+            "long": f"{new_view}&code={'c' * 300}&verdict=undecided",
+        }
 
 
 def _contents(store: Store) -> dict[str, list[dict[str, object]]]:

@@ -20,7 +20,7 @@ from tests.postgres import postgres, postgres_url  # noqa: F401
 
 RUN_IDS = st.sampled_from(["a", "b", "c", "d"])
 TIMES = st.sampled_from([0.0, 5.0, DAY_S - 0.5, DAY_S, 20_000.5 * DAY_S, -3.0, 1e200])
-VERDICTS = st.sampled_from(["failure", "no_failure", "abstained"])
+VERDICTS = st.sampled_from(["failed", "no_failure_found", "undecided"])
 NAMES = st.sampled_from(["", "x", "y"])
 LABELS = st.lists(st.sampled_from(["one", "two words", "three"]), max_size=3)
 
@@ -52,7 +52,7 @@ def count_summaries(store: Store, tenants: tuple[str, ...]) -> dict[tuple[str, s
         keys = [("verdict", day, row.verdict), ("code", -1, row.code), ("agent", -1, row.agent)]
         keys += [("model", -1, one) for one in row.models.strip("\n").split("\n") if one]
         keys += [("tag", -1, one) for one in row.tags.strip("\n").split("\n") if one]
-        if row.verdict == "failure":
+        if row.verdict == "failed":
             keys += [("failed_code", day, row.code), ("failed_agent", day, row.agent)]
         counts.update((row.tenant, *key) for key in keys)
     return dict(counts)
@@ -136,7 +136,7 @@ def test_counts_of_concurrent_writers_and_deletions_are_exact(url: str) -> None:
                     store.write(
                         RunRow(id=run_id, created_at=DAY_S * (number % 3), tenant=tenant),
                         DiagnosisRow(
-                            run_id=run_id, method="m", verdict="failure", code="c", agent=name, tenant=tenant
+                            run_id=run_id, method="m", verdict="failed", code="c", agent=name, tenant=tenant
                         ),
                     )
                 if number % 10 == 9:

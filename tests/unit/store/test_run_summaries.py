@@ -88,15 +88,15 @@ def test_summary_describes_whole_run(store):
 def test_summary_is_updated_with_later_rows(store):
     store.write_run(Trajectory(id="r", format="f", task="t", steps=()))
     first = DiagnosisRow(
-        run_id="r", method="m", verdict="failure", probability=0.9, step=3, agent="w", module="planning",
+        run_id="r", method="m", verdict="failed", probability=0.9, step=3, agent="w", module="planning",
         code="aet/x", created_at=5.0, data={"timing": {"total_s": 0.5}},
     )  # fmt: skip
-    earlier = DiagnosisRow(run_id="r", method="old", verdict="abstained", created_at=4.0)
+    earlier = DiagnosisRow(run_id="r", method="old", verdict="undecided", created_at=4.0)
     finding = FindingRow(id="f", run_id="r", detector="loop")
     store.write(first, earlier, finding, finding, FindingRow(run_id="r", detector="d")).wait(10)
     row = store.get_run_summary("r")
     assert row is not None
-    assert (row.verdict, row.probability, row.step, row.agent) == ("failure", 0.9, 3, "w")
+    assert (row.verdict, row.probability, row.step, row.agent) == ("failed", 0.9, 3, "w")
     assert (row.module, row.code, row.method, row.guard_s) == ("planning", "aet/x", "m", 0.5)
     assert row.findings == 2
 
@@ -188,7 +188,7 @@ def histories(draw):
                         BranchRow(run_id=run, id=f"b{at}", fork_step=draw(st.integers(0, 3)), takes=True),
                         ClearRunRow(run_id=run),
                         FindingRow(run_id=run, detector="d", created_at=at),
-                        DiagnosisRow(run_id=run, method="m", verdict="failure", step=1, created_at=at),
+                        DiagnosisRow(run_id=run, method="m", verdict="failed", step=1, created_at=at),
                         RecoveryRow(id=f"{run}v", run_id=run, strategy="s", outcome="failed", created_at=at),
                         JudgementRow(
                             run_id=run, subject="finding", subject_id="f", right=True, created_at=at
@@ -253,7 +253,7 @@ def filled(store, number: int = 23) -> list[str]:
             ),
         )  # fmt: skip
         if i % 3:
-            verdict = ("failure", "no_failure")[i % 2]
+            verdict = ("failed", "no_failure_found")[i % 2]
             store.write(
                 DiagnosisRow(
                     run_id=f"r{i:02}", method="m", verdict=verdict, probability=i / 30, step=i % 4,
@@ -271,8 +271,11 @@ def ids(store, filter=None, sort=None, **more) -> list[str]:
 @pytest.mark.parametrize(
     ("filter", "holds"),
     [
-        (RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILURE})), lambda i: i % 3 and i % 2 == 0),
-        (RunSummaryFilter(verdicts=frozenset(["none", "failure"])), lambda i: not i % 3 or i % 2 == 0),
+        (RunSummaryFilter(verdicts=frozenset({VerdictFilter.FAILED})), lambda i: i % 3 and i % 2 == 0),
+        (
+            RunSummaryFilter(verdicts=frozenset(["not_diagnosed", "failed"])),
+            lambda i: not i % 3 or i % 2 == 0,
+        ),
         (RunSummaryFilter(code="x/2"), lambda i: i % 3 and i % 7 == 2),
         (RunSummaryFilter(code="x_2"), lambda i: False),
         (RunSummaryFilter(step=2), lambda i: i % 3 and i % 4 == 2),
@@ -344,7 +347,7 @@ def test_count_is_bounded(store):
 def test_facets_are_counted(store):
     filled(store)
     found = store.get_facets()
-    assert found.verdicts == {"": 8, "failure": 8, "no_failure": 7}
+    assert found.verdicts == {"": 8, "failed": 8, "no_failure_found": 7}
     assert found.tags == {"all": 23, "even": 12, "odd": 11}
     assert sum(found.models.values()) == 23
     assert set(found.agents) == {"a0", "a1"}

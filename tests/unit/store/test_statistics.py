@@ -30,7 +30,7 @@ def add(
     at: float = MONDAY,
     code: str = "t:a",
     agent: str = "x",
-    verdict: str = "failure",
+    verdict: str = "failed",
     tenant: str = "",
 ) -> None:
     store.write(
@@ -75,7 +75,7 @@ def test_failed_runs_are_counted_by_code_and_agent(store: Store) -> None:
     for number in range(3):
         add(store, f"a{number}", code="t:a", agent="x")
     add(store, "b", code="t:b", agent="x")
-    add(store, "fine", verdict="no_failure", code="", agent="")
+    add(store, "fine", verdict="no_failure_found", code="", agent="")
     add(store, "other", code="t:a", tenant="else")
     store.write(RunRow(id="undiagnosed"))
     store.flush(10)
@@ -92,7 +92,7 @@ def test_failed_runs_are_counted_by_agent_and_code(store: Store) -> None:
     ):
         add(store, f"r{number}", agent=agent, code=code)
     add(store, "old", at=MONDAY - 1, agent="x", code="t:a")
-    add(store, "fine", verdict="no_failure", agent="x", code="t:a")
+    add(store, "fine", verdict="no_failure_found", agent="x", code="t:a")
     add(store, "other", agent="x", code="t:a", tenant="else")
     store.flush(10)
     found = count_failures_by_agent_and_code(store, ["x", "", "z"], ["t:a"], since=MONDAY)
@@ -148,7 +148,7 @@ def test_rare_codes_have_their_latest_runs(
 
 def test_runs_are_found_by_name(store: Store) -> None:
     add(store, "bad")
-    add(store, "fine", verdict="no_failure")
+    add(store, "fine", verdict="no_failure_found")
     store.flush(10)
     assert set(find_failed_runs(store, ["bad", "fine", "absent"])) == {"bad"}
     assert get_run_lengths(store, [*(f"r{n}" for n in range(1200)), "bad", "fine"]) == {"bad": 7, "fine": 7}

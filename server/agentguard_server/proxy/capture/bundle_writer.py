@@ -13,8 +13,9 @@ from agentguard.bundles.archive import build_file_name, write_bundle
 from agentguard.bundles.captured_run import build_captured_bundle, build_exchange, build_run_bundle
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Verdict
+from agentguard.localize.base import Diagnosis
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.guard.options import BundleCondition
 
@@ -66,7 +67,7 @@ class RunBundleWriter:
         """
         with self._lock:
             exchanges = self._remove((tenant, run.id))
-        failed = diagnosis is not None and diagnosis.verdict is Verdict.FAILURE
+        failed = diagnosis is not None and diagnosis.verdict is Verdict.FAILED
         if not (failed or self._condition == "always"):
             return
         try:

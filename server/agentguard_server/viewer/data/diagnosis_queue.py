@@ -94,7 +94,7 @@ class DiagnosisQueue:
 
         Raises StoreUnavailable if the database cannot be read now.
         """
-        undiagnosed = RunSummaryFilter(verdicts=frozenset({VerdictFilter.NONE}))
+        undiagnosed = RunSummaryFilter(verdicts=frozenset({VerdictFilter.NOT_DIAGNOSED}))
         summaries = self._store.iter_run_summaries(undiagnosed, tenant=self._tenant)
         return self.add(row.run_id for row, _ in zip(summaries, range(MAX_QUEUED_RUNS), strict=False))
 

@@ -26,7 +26,7 @@ RUN_FILTERS: Final[Mapping[str, str]] = {
     "all": "all runs",
     "right": "named right",
     "wrong": "named wrong",
-    "abstained": "abstained",
+    "undecided": "undecided",
     "error": "method failed",
 }
 

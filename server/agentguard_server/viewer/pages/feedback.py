@@ -46,7 +46,7 @@ def get_reviewer(request: Request) -> str:
 def _open_next_run(request: Request) -> Response:
     """Redirect to the undecided run without a label that follows the run ``after`` in the list."""
     settings, store = request.app.state.settings, request.app.state.store
-    queue = RunSummaryFilter(verdicts=frozenset({VerdictFilter.ABSTAINED}), judged=False)
+    queue = RunSummaryFilter(verdicts=frozenset({VerdictFilter.UNDECIDED}), judged=False)
     page = store.list_run_summaries(queue, None, Page(limit=MAX_PAGE_SIZE), tenant=settings.tenant)
     run_ids = [summary.run_id for summary in page.rows]
     last_id = request.query_params.get("after", "")
@@ -54,7 +54,7 @@ def _open_next_run(request: Request) -> Response:
         position = run_ids.index(last_id)
         run_ids = run_ids[position + 1 :] + run_ids[:position]
     if not run_ids:
-        return RedirectResponse(f"{settings.prefix}/?verdict=abstained&judged=no", 303)
+        return RedirectResponse(f"{settings.prefix}/?verdict={VerdictFilter.UNDECIDED}&judged=no", 303)
     return RedirectResponse(f"{settings.prefix}/runs/{quote(run_ids[0], safe='')}", 303)
 
 

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from agentguard.localize.base import Verdict
 from agentguard.store.db.run_summary import VerdictFilter
 from agentguard.store.issues import compute_issue_id
 from agentguard.store.write.summary_updates import select_current_judgements
+from agentguard.verdict import Verdict
 from agentguard_server.viewer.downloads import respond_download, respond_full_text, respond_raw_json
 from agentguard_server.viewer.escaping import to_single_line
 from agentguard_server.viewer.formatting import list_code_choices
@@ -162,7 +162,7 @@ def _find_issue_id(request: Request, run_id: str) -> str:
     """Return the id of the issue of a failed run; empty for other runs."""
     state = request.app.state
     summary = state.store.get_run_summary(run_id, tenant=state.settings.tenant)
-    if summary is None or summary.verdict != VerdictFilter.FAILURE.value:
+    if summary is None or summary.verdict != VerdictFilter.FAILED.value:
         return ""
     return compute_issue_id(summary.agent, summary.code, summary.module)
 
@@ -212,7 +212,7 @@ def _select_labelled_step(request: Request, view: RunPageModel) -> int | None:
     diagnosis = view.data.diagnosis
     if not request.app.state.settings.allows_feedback or view.data.stored_diagnosis is None or not diagnosis:
         return None
-    has_failed = diagnosis.verdict is Verdict.FAILURE
+    has_failed = diagnosis.verdict is Verdict.FAILED
     return diagnosis.hypotheses[0].step if has_failed and diagnosis.hypotheses else -1
 
 

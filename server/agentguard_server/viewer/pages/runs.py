@@ -21,6 +21,7 @@ from agentguard.store.db.run_summary import RunFacets, RunSummaryFilter, RunSumm
 from agentguard.store.read.pagination import Page, ResultPage
 from agentguard.store.saved_views import list_saved_views
 from agentguard.store.store import Store
+from agentguard.verdict import NOT_DIAGNOSED
 from agentguard_server.viewer.data.run_query import (
     PAGE_SIZES,
     RECOVERY_FILTERS,
@@ -155,7 +156,8 @@ def format_csv(summaries: Iterable[RunSummaryRow]) -> Iterator[str]:
     writer = csv.writer(line)
     writer.writerow(_CSV_FIELDS)
     for row in summaries:
-        writer.writerow([_format_csv_value(getattr(row, name)) for name in _CSV_FIELDS])
+        values = row_to_dict(row) | {"verdict": row.verdict or NOT_DIAGNOSED}
+        writer.writerow([_format_csv_value(values[name]) for name in _CSV_FIELDS])
         if line.tell() >= _CSV_CHUNK_CHARS:
             yield line.getvalue()
             line.seek(0)
@@ -230,7 +232,8 @@ def _refresh_facets(state: State, store: Store, tenant: str) -> None:
 
 
 def _format_row(row: RunSummaryRow) -> dict[str, Any]:
-    return row_to_dict(row) | {"models": split_labels(row.models), "tags": split_labels(row.tags)}
+    labels = {"models": split_labels(row.models), "tags": split_labels(row.tags)}
+    return row_to_dict(row) | labels | {"verdict": row.verdict or NOT_DIAGNOSED}
 
 
 def _parse_since(text: str | None) -> float | None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.embedded import TRAINING_NOTE
 from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.trajectory.model import Source, Step
+from agentguard.verdict import Verdict
 from agentguard_server.viewer.data.recovery import StoredRecovery
 from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.formatting import CodeTitle, find_code_title, format_percent, format_quantity
@@ -124,12 +125,6 @@ _MIN_LIKELY_PROBABILITY = 0.25
 _MIN_PROBABILITY = 0.1
 """Hypotheses after the third that are less likely than this are left out."""
 
-_VERDICT_PHRASES = {
-    Verdict.FAILURE: "failed",
-    Verdict.NO_FAILURE: "shows no failure",
-    Verdict.ABSTAINED: "is undecided",
-}
-
 
 def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> RunHeader:
     """Build the header; call it before other quotes are added, as quotes of causes come first."""
@@ -183,9 +178,9 @@ def _describe_state(
             "Not diagnosed",
             "The store has no diagnosis of this run. “Diagnose” adds one.",
         )
-    if diagnosis.verdict is Verdict.NO_FAILURE:
+    if diagnosis.verdict is Verdict.NO_FAILURE_FOUND:
         return "fine", "No failure found", ""
-    if diagnosis.verdict is Verdict.ABSTAINED:
+    if diagnosis.verdict is Verdict.UNDECIDED:
         return (
             "undecided",
             "Undecided",
@@ -209,7 +204,7 @@ def _describe_recovered_state(
         f" and rolled back {format_quantity(undone_steps, 'step')} in all" if undone_steps else ""
     )
     summary += f"; {_describe_recovery(main)}." if main.resume_step is not None else "."
-    if all[-1].outcome == "failed" or (diagnosis is not None and diagnosis.verdict is Verdict.FAILURE):
+    if all[-1].outcome == "failed" or (diagnosis is not None and diagnosis.verdict is Verdict.FAILED):
         return "lost", "Failed after recovery", summary
     if any(recovery.outcome == "planned" for recovery in all):
         return "pending", "Recovery in progress", f"{summary} Its outcome is not known yet."
@@ -235,8 +230,8 @@ def _describe_recovery(main: StoredRecovery) -> str:
 def _describe_final_verdict(diagnosis: Diagnosis | None) -> str:
     if diagnosis is None:
         return ""
-    phrase = _VERDICT_PHRASES[diagnosis.verdict]
-    return f"The final branch {phrase}, p(failed) {format_percent(diagnosis.probability)}."
+    verdict = f"{diagnosis.verdict.label}, p(failed) {format_percent(diagnosis.probability)}"
+    return f"Verdict on the final branch: {verdict}."
 
 
 def _build_recovery_cause(

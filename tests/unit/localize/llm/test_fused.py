@@ -10,10 +10,10 @@ import pytest
 from agentguard.errors import ConfigError
 from agentguard.judge.base import JudgeAnswer, Question
 from agentguard.judge.embedded.features.table import build_step_table
-from agentguard.localize.base import Verdict
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.llm.fused import FusedLocalizer, compute_columns
 from agentguard.trajectory.model import Record, Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.judge.judges import DealingJudge, Said, TableJudge
 from tests.unit.localize.runs import A, chat, record, run
 
@@ -123,7 +123,7 @@ def test_judge_and_model_share_the_outcome_of_unknown_kinds() -> None:
     )
     strange = run((A, "solo", "I looked at the boats."), (A, "solo", "There are three."), task="Count boats.")
     assert lost.locate(strange, ()).probability > EmbeddedLocalizer().locate(strange, ()).probability
-    assert fine.locate(strange, ()).verdict is not Verdict.FAILURE
+    assert fine.locate(strange, ()).verdict is not Verdict.FAILED
 
 
 def drawn(count: int, *, seed: int) -> list[Record]:

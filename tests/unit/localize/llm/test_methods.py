@@ -8,9 +8,10 @@ import pytest
 
 from agentguard.detect.base import Finding
 from agentguard.judge.base import Question
-from agentguard.localize.base import Diagnosis, Verdict, get_localizer_registry
+from agentguard.localize.base import Diagnosis, get_localizer_registry
 from agentguard.localize.llm.step_by_step import compute_first_yes_probabilities
 from agentguard.trajectory.model import ToolSpec, Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.judge.judges import Said, TableJudge
 from tests.unit.localize.runs import chat, steered
 
@@ -144,13 +145,13 @@ def test_two_stage_takes_system_errors_from_rules() -> None:
 def test_failed_question_makes_method_abstain() -> None:
     for name in ("step_by_step", "binary_search", "all_at_once", "structured", "constraints", "two_stage"):
         told = ask(name, TableJudge(lambda run, question: None), steered())
-        assert told.verdict is Verdict.ABSTAINED
+        assert told.verdict is Verdict.UNDECIDED
         assert told.failures[0].error == "busy: later"
         assert not told.hypotheses
 
 
 @pytest.mark.parametrize(
-    ("yes", "verdict"), [(0.9, Verdict.FAILURE), (0.55, Verdict.ABSTAINED), (0.1, Verdict.NO_FAILURE)]
+    ("yes", "verdict"), [(0.9, Verdict.FAILED), (0.55, Verdict.UNDECIDED), (0.1, Verdict.NO_FAILURE_FOUND)]
 )
 def test_verdict_is_that_of_the_judge(yes: float, verdict: Verdict) -> None:
     def says(run: Trajectory, question: Question) -> Said:
@@ -159,7 +160,7 @@ def test_verdict_is_that_of_the_judge(yes: float, verdict: Verdict) -> None:
     told = ask("all_at_once", TableJudge(says), chat(), failed=False)
     assert told.verdict is verdict
     assert told.probability == pytest.approx(yes)
-    assert bool(told.hypotheses) is (verdict is not Verdict.NO_FAILURE)
+    assert bool(told.hypotheses) is (verdict is not Verdict.NO_FAILURE_FOUND)
 
 
 def test_certain_rule_is_never_overridden_by_the_judge() -> None:
@@ -167,7 +168,7 @@ def test_certain_rule_is_never_overridden_by_the_judge() -> None:
         return "no" if question.id == "run_failed" else "1"
 
     told = ask("all_at_once", TableJudge(says), chat(), finding(1, probability=0.95), failed=False)
-    assert told.verdict is Verdict.ABSTAINED
+    assert told.verdict is Verdict.UNDECIDED
     assert "loop is sure of one at step 1" in told.notes[0]
 
 

@@ -9,12 +9,13 @@ import pytest
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.judge.base import Question
-from agentguard.localize.base import Verdict, get_localizer_registry
+from agentguard.localize.base import get_localizer_registry
 from agentguard.localize.llm.schema_prompted import SchemaPromptedLocalizer
 from agentguard.localize.schema_similarity import SchemaLocalizer
 from agentguard.schemata.persistence import FileSchemaStore
 from agentguard.schemata.training import distill_records
 from agentguard.trajectory.model import Trajectory
+from agentguard.verdict import Verdict
 from tests.unit.judge.chat_server import serving
 from tests.unit.judge.judges import DealingJudge, Said, TableJudge
 from tests.unit.judge.runs import group_chat
@@ -46,7 +47,7 @@ def test_nearest_failures_are_shown_and_named(file: Path) -> None:
     assert all(line.startswith("an earlier failure: ") and len(line) <= 600 for line in asked.context)
     assert "none" in asked.text
     assert told.hypotheses[0].step == 3
-    assert told.verdict is Verdict.FAILURE
+    assert told.verdict is Verdict.FAILED
     note = next(one for one in told.notes if one.startswith("schemata that were shown: "))
     shown = note.removeprefix("schemata that were shown: ").split(", ")
     assert len(shown) == len(asked.context)
@@ -76,7 +77,7 @@ def test_method_learns_from_annotated_runs_and_excludes_a_question() -> None:
 def test_unavailable_judge_makes_method_abstain(file: Path) -> None:
     made = get_localizer_registry().get("schema")(judge=DealingJudge(away=True), schemata=file)
     told = made.locate(group_chat(100).trajectory, ())
-    assert told.verdict is Verdict.ABSTAINED
+    assert told.verdict is Verdict.UNDECIDED
     assert told.failures
 
 

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     """Return the output folder of a job with a failed and a passed run."""
     folder = tmp_path / "verdicts"
     folder.mkdir()
-    write_table(folder, [build_failed_row(0, reason=EVIL), build_row(1, "no_failure")])
+    write_table(folder, [build_failed_row(0, reason=EVIL), build_row(1, "no_failure_found")])
     return folder
 
 
@@ -53,7 +53,7 @@ def test_page_has_the_parts_of_the_report_escaped(client: TestClient, folder: Pa
     assert EVIL not in page.text
     encoded = client.get(f"/api{find_path(client)}").json()["report"]
     assert encoded["clusters"] == report.to_dict()["clusters"]
-    assert encoded["verdicts"] == {"failure": 1, "no_failure": 1, "abstained": 0}
+    assert encoded["verdicts"] == {"failed": 1, "no_failure_found": 1, "undecided": 0}
 
 
 def test_grown_table_is_read_again(client: TestClient, folder: Path) -> None:

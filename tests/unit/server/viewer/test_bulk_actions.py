@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         run = load_trajectory("samples/04-wine-bottle.json")
         for name in ("one", EVIL, "three"):
             opened.write_run(replace(run, id=name))
-        opened.write(DiagnosisRow(run_id="three", method="m", verdict="failure", step=1, agent="a"))
+        opened.write(DiagnosisRow(run_id="three", method="m", verdict="failed", step=1, agent="a"))
         opened.flush(10)
         yield opened
 

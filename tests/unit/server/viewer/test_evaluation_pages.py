@@ -45,7 +45,7 @@ def client(tmp_path: Path, folder: Path) -> Iterator[TestClient]:
                 DiagnosisRow(
                     run_id=record.trajectory.id,
                     method="m",
-                    verdict="failure",
+                    verdict="failed",
                     step=1,
                     agent="agent1",
                     code="mast:step_repetition",
@@ -164,7 +164,7 @@ def test_failures_are_counted_and_grouped(client: TestClient) -> None:
     (row,) = found["agents_by_code"]
     assert row["runs"] == 4
     assert row["codes"] == {"mast:step_repetition": 4}
-    link = f'href="/?verdict=failure&amp;agent={row["agent"]}&amp;code=mast%3Astep_repetition">4</a>'
+    link = f'href="/?verdict=failed&amp;agent={row["agent"]}&amp;code=mast%3Astep_repetition">4</a>'
     assert link in page.text
 
 

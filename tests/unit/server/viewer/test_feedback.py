@@ -6,13 +6,14 @@ from agentguard_server.viewer.settings import ViewerSettings
 from starlette.testclient import TestClient
 
 from agentguard.detect.base import Finding
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.human_labels import iter_labelled_records
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.schemata.model import ErrorSchema, Provenance
 from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store
 from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.verdict import Verdict
 
 HERE = "http://127.0.0.1:7430"
 RUN = "a/b ä"
@@ -27,7 +28,7 @@ def store(tmp_path):
         finding = Finding(detector="loop", step=1, codes=("x/1",), probability=0.5, message="again")
         reason = "it broke; it looks like an earlier failure (schema s1)"
         diagnosis = Diagnosis(
-            trajectory_id=RUN, method="m", verdict=Verdict.FAILURE, probability=0.8, findings=(finding,),
+            trajectory_id=RUN, method="m", verdict=Verdict.FAILED, probability=0.8, findings=(finding,),
             hypotheses=(Hypothesis(step=1, agent="a", probability=0.7, reason=reason),),
         )  # fmt: skip
         opened.write(*build_diagnosis_rows(diagnosis)).wait(10)
@@ -161,7 +162,7 @@ def test_review_queue_has_undecided_runs_without_a_label(store, client):
         steps = (Step(index=0, source=Source.AGENT, agent="a"),)
         store.write_run(Trajectory(id=f"u{number}", format="f", task="t", steps=steps))
         undecided = Diagnosis(
-            trajectory_id=f"u{number}", method="m", verdict=Verdict.ABSTAINED, probability=0.4
+            trajectory_id=f"u{number}", method="m", verdict=Verdict.UNDECIDED, probability=0.4
         )
         store.write(*build_diagnosis_rows(undecided))
     store.flush(10)
@@ -177,4 +178,4 @@ def test_review_queue_has_undecided_runs_without_a_label(store, client):
 
 
 def test_empty_review_queue_leads_to_the_list(client):
-    assert client.get("/review").headers["location"] == "/?verdict=abstained&judged=no"
+    assert client.get("/review").headers["location"] == "/?verdict=undecided&judged=no"

@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
                 DiagnosisRow(
                     run_id=name,
                     method="m",
-                    verdict="failure",
+                    verdict="failed",
                     step=2,
                     agent=AGENT,
                     code=CODE,

@@ -57,7 +57,7 @@ def test_pages_receive_written_runs(store):
         assert [one["ids"] for one in first] == [["a"]] * 3
         assert first[0]["created"][0] <= first[0]["version"]
         pending = [asyncio.ensure_future(event(one)) for one in streams]
-        said = DiagnosisRow(run_id="a", method="m", verdict="failure")
+        said = DiagnosisRow(run_id="a", method="m", verdict="failed")
         await asyncio.to_thread(lambda: store.write(said).wait(10))
         assert [one["ids"] for one in await asyncio.gather(*pending)] == [["a"]] * 3
         hub.close()

@@ -42,7 +42,7 @@ def test_button_diagnoses_a_run_and_stores_the_result(store: Store, client: Test
     answer = client.post(f"/runs/{WINE}/diagnose")
     assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{WINE}")
     (row,) = store.list_diagnoses(WINE)
-    assert (row.verdict, row.step) == ("failure", 7)
+    assert (row.verdict, row.step) == ("failed", 7)
     page = client.get(f"/runs/{WINE}").text
     assert ">Diagnose again</button>" in page
     assert "Root cause:" in page

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from agentguard.detect.base import Evidence, Finding
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.store import Store
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, Trajectory, Usage
+from agentguard.verdict import Verdict
 from tests.unit.server.viewer.run.page_parser import ELEMENTS, Page, as_shown, squashed
 
 RENDERER = Renderer()

@@ -14,11 +14,12 @@ from agentguard_server.viewer.settings import ViewerSettings
 from starlette.testclient import TestClient
 
 from agentguard.detect.base import Evidence, Finding
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.embedded import TRAINING_NOTE
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, ToolSpec, Trajectory
+from agentguard.verdict import Verdict
 from tests import viewer_runs
 from tests.unit.server.viewer.run.page_parser import ELEMENTS, Page, as_shown, squashed
 
@@ -91,7 +92,7 @@ def evil_run(run_id: str = "a/b?c#d e%2Fé") -> tuple[Trajectory, Diagnosis]:
         correction=evil("do"), reason=evil("why"),
     )  # fmt: skip
     diagnosis = Diagnosis(
-        trajectory_id=run_id, method="m<script>", verdict=Verdict.FAILURE, probability=0.9,
+        trajectory_id=run_id, method="m<script>", verdict=Verdict.FAILED, probability=0.9,
         hypotheses=(cause,), findings=(finding,), notes=(evil("note"),),
         usage={"calls<b>": 2.0, "seconds": 1.5}, judge="judge<b> (/models/small)",
     )  # fmt: skip

@@ -39,7 +39,7 @@ def fill(store, number: int = 12) -> None:
             StepRow(run_id=id, index=7, data={"model": "m", "usage": used}),
         )
         if i % 3 == 0:
-            said = {"verdict": "failure", "probability": 0.9, "agent": "w", "code": "x/1"}
+            said = {"verdict": "failed", "probability": 0.9, "agent": "w", "code": "x/1"}
             store.write(DiagnosisRow(run_id=id, method="m", step=i % 8, **said))
     store.flush(10)
 
@@ -51,7 +51,7 @@ def shown(page: str) -> list[str]:
 def test_list_links_order_by_probability_of_failure(store, client):
     for id, probability in (("low", 0.2), ("high", 0.9), ("middle", 0.5)):
         store.write(RunRow(id=id, task="t"))
-        store.write(DiagnosisRow(run_id=id, method="m", verdict="abstained", probability=probability))
+        store.write(DiagnosisRow(run_id=id, method="m", verdict="undecided", probability=probability))
     store.write(RunRow(id="undiagnosed", task="t"))
     store.flush(10)
     (link,) = re.findall(r'href="([^"]+)"[^>]*>Likeliest failures first', client.get("/").text)
@@ -61,7 +61,7 @@ def test_list_links_order_by_probability_of_failure(store, client):
 def test_list_of_files_shows_the_likeliest_failures_first(store):
     for id, probability in (("high", 0.9), ("low", 0.2)):
         store.write(RunRow(id=id, task="t"))
-        store.write(DiagnosisRow(run_id=id, method="m", verdict="abstained", probability=probability))
+        store.write(DiagnosisRow(run_id=id, method="m", verdict="undecided", probability=probability))
     store.flush(10)
     client = TestClient(build_app(store, ViewerSettings(default_sort="probability")), base_url=HERE)
     assert shown(client.get("/").text) == ["high", "low"]
@@ -81,7 +81,7 @@ def test_list_hides_the_start_of_runs_without_times(store, client):
 
 def test_failures_show_reason_and_quote_of_the_newest_run(store, client):
     hypothesis = {"step": 1, "reason": "It repeats a call.", "evidence": [{"quote": "the same <answer>"}]}
-    said = {"verdict": "failure", "probability": 0.9, "code": "mast:step_repetition", "step": 1}
+    said = {"verdict": "failed", "probability": 0.9, "code": "mast:step_repetition", "step": 1}
     store.write(RunRow(id="a", task="t"), StepRow(run_id="a", index=1))
     store.write(DiagnosisRow(run_id="a", method="m", data={"hypotheses": [hypothesis]}, **said))
     store.flush(10)
@@ -91,7 +91,7 @@ def test_failures_show_reason_and_quote_of_the_newest_run(store, client):
 
 def test_filter_order_and_page_are_in_address(store, client):
     fill(store)
-    page = client.get("/?verdict=failure&sort=cost&dir=asc").text
+    page = client.get("/?verdict=failed&sort=cost&dir=asc").text
     assert shown(page) == ["r00", "r03", "r06", "r09"]
     assert "4 runs match<" in page
     assert 'href="/runs/r03#step-3"' in page
@@ -114,12 +114,12 @@ def test_heading_toggles_sort_order(store, client):
 
 def test_active_filter_can_be_removed(store, client):
     fill(store)
-    page = client.get("/?tag=t1&verdict=failure&q=task&sort=cost").text
+    page = client.get("/?tag=t1&verdict=failed&q=task&sort=cost").text
     links = [unescape(one) for one in re.findall(r'<a class="chip" href="([^"]+)"', page)]
     assert len(links) == 3
-    assert "/?q=task&verdict=failure&sort=cost" in links
+    assert "/?q=task&verdict=failed&sort=cost" in links
     assert '<option value="t1" selected>' in page
-    assert re.search(r'value="failure" checked', page)
+    assert re.search(r'value="failed" checked', page)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_run_content_is_escaped(store, client):
         RunRow(id=EVIL.replace("\u202e", ""), task=EVIL, created_at=5.0, data={"extra": {"tags": [EVIL]}}),
         StepRow(run_id=EVIL.replace("\u202e", ""), index=0, data={"model": EVIL}),
         DiagnosisRow(
-            run_id=EVIL.replace("\u202e", ""), method=EVIL, verdict="failure", step=0, agent=EVIL, code=EVIL
+            run_id=EVIL.replace("\u202e", ""), method=EVIL, verdict="failed", step=0, agent=EVIL, code=EVIL
         ),
     )
     store.flush(10)
@@ -197,7 +197,7 @@ def test_empty_store_shows_instructions(client, store):
 
 def test_json_api_returns_same_data(store, client):
     fill(store)
-    found = client.get("/api/runs?verdict=failure&limit=3").json()
+    found = client.get("/api/runs?verdict=failed&limit=3").json()
     assert [one["run_id"] for one in found["runs"]] == ["r09", "r06", "r03"]
     assert (found["count"], found["ignored"]) == (4, [])
     assert found["runs"][0]["tags"] == ["t1"]
@@ -228,7 +228,7 @@ def test_page_is_small(store, client):
 
 
 NAMES = ["q", "verdict", "step", "min_cost", "since", "sort", "dir", "limit", "recovered", "tag", "failed"]
-VALUES = ["failure", "yes", "7", "1.5", "2026-01-02", "cost", "asc"]
+VALUES = ["failed", "yes", "7", "1.5", "2026-01-02", "cost", "asc"]
 pairs = st.lists(
     st.tuples(st.sampled_from([*NAMES, "x"]), st.one_of(st.text(max_size=12), st.sampled_from(VALUES))),
     max_size=8,
@@ -246,10 +246,15 @@ def test_address_round_trips(given):
 
 def test_address_is_parsed():
     found = parse_run_query(
-        [("verdict", "failure"), ("verdict", "none"), ("since", "2026-01-02T03:04:05+01:00"), ("q", " a ")]
+        [
+            ("verdict", "failed"),
+            ("verdict", "not_diagnosed"),
+            ("since", "2026-01-02T03:04:05+01:00"),
+            ("q", " a "),
+        ]
     )
     assert found.filter == RunSummaryFilter(
-        verdicts=frozenset({VerdictFilter.FAILURE, VerdictFilter.NONE}), since=1767319445.0, text="a"
+        verdicts=frozenset({VerdictFilter.FAILED, VerdictFilter.NOT_DIAGNOSED}), since=1767319445.0, text="a"
     )
     assert found.sort == RunSort()
     assert parse_run_query([("min_cost", "$1,000.50")]).filter.min_cost == 1000.5

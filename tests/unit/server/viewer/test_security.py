@@ -124,9 +124,9 @@ def test_wrong_token_is_rejected(guarded, wrong):
 
 
 def test_link_moves_token_to_cookie(guarded):
-    answer = guarded.get("/", params={"verdict": "failure", "token": TOKEN})
+    answer = guarded.get("/", params={"verdict": "failed", "token": TOKEN})
     assert answer.status_code == 303
-    assert answer.headers["location"] == "/?verdict=failure"
+    assert answer.headers["location"] == "/?verdict=failed"
     kept = answer.headers["set-cookie"]
     assert "HttpOnly" in kept
     assert "SameSite=Strict" in kept

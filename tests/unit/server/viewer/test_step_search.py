@@ -25,7 +25,7 @@ def client(tmp_path):
             branches = (Branch(id="old", fork_step=1, steps=(agent_step(1, f"lost {number}"),)),)
             run = Trajectory(id=f"r{number:02}", format="f", task="find", steps=steps, branches=branches)
             store.write_run(run)
-        store.write(DiagnosisRow(run_id="r07", method="m", verdict="failure", step=1, agent="worker"))
+        store.write(DiagnosisRow(run_id="r07", method="m", verdict="failed", step=1, agent="worker"))
         store.flush(10)
         yield TestClient(build_app(store), base_url="http://127.0.0.1:7430")
 
@@ -53,9 +53,9 @@ def test_search_page_links_step_of_abandoned_branch(client):
 
 
 def test_search_page_keeps_filters_of_list(client):
-    page = client.get("/search?q=needle&verdict=failure").text
+    page = client.get("/search?q=needle&verdict=failed").text
     assert found_ids(page) == ["r07"]
-    assert '<input type="hidden" name="verdict" value="failure">' in page
+    assert '<input type="hidden" name="verdict" value="failed">' in page
 
 
 def test_search_page_continues_with_older_runs(client):

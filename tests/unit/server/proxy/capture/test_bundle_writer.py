@@ -97,7 +97,7 @@ def test_failed_run_becomes_a_bundle_that_replays_equal(tmp_path):
     (file,) = capture_run(tmp_path, client, bundles="on_failure")
     assert (tmp_path / "bundles").stat().st_mode & 0o077 == 0
     bundle = read_bundle(file)
-    assert bundle.expectations == {"verdict": "failure"}
+    assert bundle.expectations == {"verdict": "failed"}
     assert [step.usage and step.usage.prompt_tokens for step in bundle.trajectory.steps] == [None, 9, 9]
     assert [(call.name, call.effect) for call in bundle.tool_calls] == [("find", "read")]
     result = replay_bundle(bundle, client.replay)

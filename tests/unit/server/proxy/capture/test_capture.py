@@ -132,7 +132,7 @@ def test_captured_exchange_is_correlated_and_diagnosed(name: str, stream: bool, 
         ]
         assert SECRET not in repr(run)
         assert "[redacted:" in run.task
-        assert store.list_diagnoses("mine", tenant="team")[0].verdict == "failure"
+        assert store.list_diagnoses("mine", tenant="team")[0].verdict == "failed"
         assert store.list_findings("mine", tenant="team")
         assert store.get_trajectory("mine") is None, "it is no other tenant's"
         row = store.get_run("mine", tenant="team")

@@ -16,10 +16,11 @@ from agentguard_server.viewer.run.step_kinds import classify_step
 from agentguard_server.viewer.run.timeline import MAX_BARS
 
 from agentguard.guard import Guard
-from agentguard.localize.base import Diagnosis, Hypothesis, Verdict
+from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, StepRow
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, Trajectory
+from agentguard.verdict import Verdict
 from tests import viewer_runs
 
 
@@ -95,7 +96,7 @@ def test_head_of_recovered_run_names_failure_and_success(
     assert head.cause is not None
     assert (head.cause.branch_id, head.cause.step) == (recovered.branches.abandoned[2].id, 4)
     assert "compensated 2 effects" in head.explanation
-    assert "is undecided" in head.final_verdict
+    assert "Verdict on the final branch: undecided" in head.final_verdict
     assert head.totals.abandoned_steps == 9
     assert head.totals.guard_seconds is not None
 
@@ -129,7 +130,11 @@ def test_run_without_steps_has_no_last_step() -> None:
 
 @pytest.mark.parametrize(
     ("given", "state"),
-    [(None, "unknown"), (verdict(Verdict.NO_FAILURE), "fine"), (verdict(Verdict.ABSTAINED), "undecided")],
+    [
+        (None, "unknown"),
+        (verdict(Verdict.NO_FAILURE_FOUND), "fine"),
+        (verdict(Verdict.UNDECIDED), "undecided"),
+    ],
 )
 def test_no_failure_undecided_and_undiagnosed_are_separate_states(
     given: Diagnosis | None, state: str
@@ -142,7 +147,7 @@ def test_no_failure_undecided_and_undiagnosed_are_separate_states(
 def test_hypothesis_about_missing_step_is_marked() -> None:
     far = Hypothesis(step=99, agent="a", probability=0.9)
     view = RunPageModel.from_run_data(
-        RunData.from_run(run_of(said(0, "hello")), verdict(Verdict.FAILURE, far))
+        RunData.from_run(run_of(said(0, "hello")), verdict(Verdict.FAILED, far))
     )
     assert view.header.cause is not None
     assert not view.header.cause.is_in_run
@@ -226,7 +231,7 @@ def test_derived_value_is_traced() -> None:
     )
     cause = Hypothesis(step=1, agent="a", probability=0.9)
     found = RunPageModel.from_run_data(
-        RunData.from_run(run_of(*steps), verdict(Verdict.FAILURE, cause))
+        RunData.from_run(run_of(*steps), verdict(Verdict.FAILED, cause))
     ).propagation
     assert found is not None
     assert [(one.value, one.origin, one.uses, one.source) for one in found.traces] == [
@@ -239,7 +244,7 @@ def test_previously_known_value_is_not_traced() -> None:
     steps = (said(0, "Pay 99.5 euros.", Source.USER), said(1, "I pay 99.5."), said(2, "Paid 99.5."))
     found = RunPageModel.from_run_data(
         RunData.from_run(
-            run_of(*steps), verdict(Verdict.FAILURE, Hypothesis(step=1, agent="a", probability=1.0))
+            run_of(*steps), verdict(Verdict.FAILED, Hypothesis(step=1, agent="a", probability=1.0))
         )
     ).propagation
     assert found is not None
@@ -250,7 +255,7 @@ def test_unused_value_has_no_propagation() -> None:
     steps = (said(0, "Go.", Source.USER), said(1, "I take AB-1234."), said(2, "Done."))
     found = RunPageModel.from_run_data(
         RunData.from_run(
-            run_of(*steps), verdict(Verdict.FAILURE, Hypothesis(step=1, agent="a", probability=1.0))
+            run_of(*steps), verdict(Verdict.FAILED, Hypothesis(step=1, agent="a", probability=1.0))
         )
     ).propagation
     assert found is not None
@@ -261,7 +266,7 @@ def trace_values(*contents: str) -> list[str]:
     """Return the traced values of a run whose step 1 is the root cause."""
     steps = [said(0, "Go.", Source.USER), *(said(i, content) for i, content in enumerate(contents, 1))]
     cause = Hypothesis(step=1, agent="a", probability=1.0)
-    found = RunPageModel.from_run_data(RunData.from_run(run_of(*steps), verdict(Verdict.FAILURE, cause)))
+    found = RunPageModel.from_run_data(RunData.from_run(run_of(*steps), verdict(Verdict.FAILED, cause)))
     assert found.propagation is not None
     return [trace.value for trace in found.propagation.traces]
 
@@ -397,7 +402,7 @@ def test_unreadable_rows_are_shown_and_named(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         store.write_run(run_of(said(0, "fine"), said(1, "fine, too")))
         store.write(StepRow(run_id="r", index=2, source="agent", agent="a", data={"index": "x", "odd": 1}))
-        store.write(DiagnosisRow(run_id="r", method="m", verdict="failure", data={"verdict": 7}))
+        store.write(DiagnosisRow(run_id="r", method="m", verdict="failed", data={"verdict": 7}))
         store.flush(10)
         bundle = RunData.load(store, "r")
     assert bundle is not None
