@@ -141,6 +141,7 @@ class InlineGuard:
         self._guards_all = options.stream_mode == "buffer_all" or options.mode == "always"
         self._default_guard = Guard.from_policy(self._policy)
         self._interceptors: dict[str, Interceptor] = {}
+        self._guards: dict[str, Guard] = {}
         self._create_interceptor("")
         _warm_up(self._default_guard)
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -228,11 +229,13 @@ class InlineGuard:
         return sum(engine.end_idle(self.options.idle_timeout_s) for engine in self._interceptors.values())
 
     def close(self) -> None:
-        """End all runs; a later request with the same history begins another run."""
+        """End all runs and close the judges; a later request with the same history begins another run."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         for engine in self._interceptors.values():
             engine.end_idle(-1.0)
+        for guard in self._guards.values():
+            guard.close()
 
     def _build_intercepted(
         self, interceptor: Interceptor, guarded: Any, request: ProxyRequest
@@ -264,6 +267,7 @@ class InlineGuard:
 
     def _create_interceptor(self, tenant: str) -> Interceptor:
         guard, runs = self._create_guard(tenant), self.options
+        self._guards[tenant] = guard
         keep = None if self._conversations is None else self._build_state_saver(self._conversations, tenant)
         made = Interceptor(
             guard,
