@@ -60,8 +60,12 @@ class ForkPointSearch:
 
 
 def get_messages(head: StateSnapshot) -> list[AnyMessage]:
-    """Return the messages of a state."""
-    values = head.values
+    """Return the messages of a checkpoint."""
+    return read_messages(head.values)
+
+
+def read_messages(values: Any) -> list[AnyMessage]:
+    """Return the messages in the values of a state."""
     given = values.get("messages") if isinstance(values, Mapping) else getattr(values, "messages", None)
     return list(given or ())
 

@@ -1,8 +1,8 @@
 """Driver of one call of a guarded graph, segment by segment; shared by the sync and async methods.
 
-The driver runs the graph from one turn boundary to the next, by an interrupt before the node that begins a
-turn. At the boundary the checkpointer holds the complete state. The session reads the new turns. If it has a
-plan, the driver forks or extends the state before the graph continues.
+The graph reports each turn boundary before the turn runs. The driver commits the turns before the boundary to
+the session. Only if the session has a plan, the driver pauses the graph there, forks or extends the state,
+and continues in a new segment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentguard.errors import RecoveryError, RunStopped
 from agentguard.integrations.langchain.messages import build_guard_message, build_step, build_stop_message
 from agentguard.integrations.langchain.run import RUN_CONFIG_KEY, AgentRun
 from agentguard.integrations.langchain.state_updates import build_repaired_results
-from agentguard.integrations.langgraph.checkpoints import get_messages
+from agentguard.integrations.langgraph.checkpoints import get_messages, read_messages
 from agentguard.integrations.langgraph.graph_inspection import GraphInfo
 from agentguard.recover.actions import DisableTools, Escalate, Restart, Rewind
 from agentguard.recover.effect_ledger import Effect
@@ -73,6 +73,7 @@ class GraphDriver:
         input: input of the next segment.
         is_finished: True if the call has ended.
         is_closing: True if one segment is left, which only outputs the final state.
+        options: options of the graph's ``invoke`` or ``stream``.
         segment_count: number of segments that have run.
         is_forked: True if the next segment starts with another state than the last one ended with.
     """
@@ -94,16 +95,15 @@ class GraphDriver:
         self._graph_info, self._config = graph_info, config
         self._interrupt_before = options.get("interrupt_before") or defaults.interrupt_before_nodes or ()
         self._interrupt_after = options.get("interrupt_after") or defaults.interrupt_after_nodes or ()
-        pauses = (
-            ALL_NODES
-            if self._interrupt_before == ALL_NODES
-            else sorted({*self._interrupt_before, *graph_info.turn_nodes})
-        )
-        self.options = {**options, "interrupt_before": pauses}
+        self.options = dict(options)
+        if options.get("durability") == "exit":
+            self.options["durability"] = "async"  # a fork needs the checkpoints of all turns
         self._recursion_limit = config.get("recursion_limit") or (defaults.config or {}).get(
             "recursion_limit"
         )
         self._used_steps, self._last_step = 0, -1
+        self._boundary_plan: RecoveryPlan | None = None
+        self._is_paused = False
 
     @property
     def thread(self) -> dict[str, Any]:
@@ -137,8 +137,26 @@ class GraphDriver:
         """Record the position of the thread before the call."""
         self._last_step = (head.metadata or {}).get("step", -1)
 
+    def check_boundary(self, checkpoint: Mapping[str, Any]) -> bool:
+        """Commit the turns before a reported checkpoint; return True if the graph must pause there.
+
+        Checkpoints that are no turn boundary are ignored. If the caller pauses the graph at this boundary, or
+        resumes it from there, `complete_segment` handles it.
+        """
+        messages, next_nodes = read_messages(checkpoint["values"]), set(checkpoint["next"])
+        if not next_nodes or not next_nodes <= self._graph_info.turn_nodes or self.is_closing:
+            return False
+        if any(task.get("interrupts") for task in checkpoint["tasks"]):
+            return False
+        if self._is_caller_pause(messages, next_nodes):
+            return False
+        self._commit_new_turns(messages)
+        self._boundary_plan = self.run.session.check_boundary()
+        self._is_paused = self._boundary_plan is not None or self.run.session.stop_reason is not None
+        return self._is_paused
+
     def complete_segment(self, head: StateSnapshot) -> _sync_async.Effects[RecoveryPlan | None]:
-        """Commit the turns of a segment; return a plan for `build_change` and `complete_change`.
+        """Handle the end of a segment; return a plan for `build_change` and `complete_change`.
 
         Yield the effects that may take long.
 
@@ -148,18 +166,20 @@ class GraphDriver:
         step = (head.metadata or {}).get("step", -1)
         self._used_steps, self._last_step = self._used_steps + max(0, step - self._last_step), step
         self.segment_count, self.input, self.is_forked = self.segment_count + 1, None, False
+        if self._is_paused:
+            self._is_paused, plan = False, self._boundary_plan
+            return plan
         if not head.next:
-            self._commit_new_turns(head)
+            self._commit_new_turns(get_messages(head))
             plan = yield from end_session(self.run.session)
             if plan is not None and self.run.session.stop_reason is not None:
                 raise RunStopped(self.run.session.stop_reason)  # the final output is withheld
             self.is_finished = plan is None
             return plan
+        self.is_finished = True
         if head.interrupts or not set(head.next) <= self._graph_info.turn_nodes:
-            self.is_finished = bool(head.interrupts) or not set(head.next) & self._graph_info.turn_nodes
             return None
-        self._commit_new_turns(head)
-        self.is_finished = self._is_caller_pause(head)
+        self._commit_new_turns(get_messages(head))
         return self.run.session.check_boundary()
 
     def build_change(
@@ -222,15 +242,15 @@ class GraphDriver:
                 "a turn; name the node that sends the correction: guard.langgraph(graph, as_node='...')"
             )
 
-    def _commit_new_turns(self, head: StateSnapshot) -> None:
+    def _commit_new_turns(self, messages: Sequence[AnyMessage]) -> None:
         run = self.run
-        for turn in run.branch.add_new_turns(get_messages(head), len(run.session)):
+        for turn in run.branch.add_new_turns(messages, len(run.session)):
             run.session.commit(build_step(turn, agent=self._agent))
 
-    def _is_caller_pause(self, head: StateSnapshot) -> bool:
-        if self._interrupt_before == ALL_NODES or set(self._interrupt_before) & set(head.next):
+    def _is_caller_pause(self, messages: Sequence[AnyMessage], next_nodes: set[str]) -> bool:
+        """Return whether the caller's interrupts pause the graph at a turn boundary."""
+        if self._interrupt_before == ALL_NODES or set(self._interrupt_before) & next_nodes:
             return True
-        messages = get_messages(head)
         ran = bool(messages) and isinstance(messages[-1], ToolMessage)
         return ran and (
             self._interrupt_after == ALL_NODES

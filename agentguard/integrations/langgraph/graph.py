@@ -5,9 +5,9 @@
     app = guard.langgraph(graph)          # a graph with a checkpointer and a channel `messages`
     app.invoke({"messages": [...]}, {"configurable": {"thread_id": "1"}})
 
-The graph runs from one turn boundary to the next. To roll back a turn, the guard forks the checkpoint before
-it by ``update_state`` with the correction. *All* channels of the state return to their values at that
-checkpoint. The abandoned branch stays in the thread's history.
+The graph reports each turn boundary in its stream. To roll back a turn, the guard pauses the graph at the
+boundary and forks the checkpoint before the turn by ``update_state`` with the correction. *All* channels of
+the state return to their values at that checkpoint. The abandoned branch stays in the thread's history.
 
 Side effects of tools outside the state remain. To prevent that a call is executed twice, the effect ledger
 must see the calls. Either build the graph's tool node by ``guard.langgraph_tools(tools)``, or list
@@ -17,7 +17,9 @@ before their tools run and disable tools, which is impossible from outside the g
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ from agentguard.runtime.tool_execution import aundo_effects, undo_effects
 try:
     from langchain_core.runnables.config import ensure_config
     from langgraph.constants import END
+    from langgraph.errors import GraphInterrupt
     from langgraph.prebuilt import ToolNode
 except ImportError as error:
     raise MissingExtra("LangGraph", "langchain") from error
@@ -38,7 +41,7 @@ from agentguard.integrations.langchain.run import acall_tool, call_tool, get_cur
 from agentguard.integrations.langgraph.checkpoints import ForkPointSearch, find_source_node
 from agentguard.integrations.langgraph.driver import GraphChange, GraphDriver, GraphRun
 from agentguard.integrations.langgraph.graph_inspection import UNGUARDED_METHODS, inspect_graph
-from agentguard.integrations.langgraph.streaming import ChunkFilter, add_question
+from agentguard.integrations.langgraph.streaming import ChunkFilter
 from agentguard.integrations.langgraph.thread_runs import ThreadRuns
 
 if TYPE_CHECKING:
@@ -90,6 +93,9 @@ class GuardedGraph:
     ) -> None:
         self.graph, self.info = graph, inspect_graph(graph, turn_nodes)
         self._name, self._as_node = name, as_node
+        # `invoke` of a compiled graph reduces its stream; that of the copy reduces the guarded stream.
+        self._invoker = copy.copy(graph)
+        self._invoker.stream, self._invoker.astream = self.stream, self.astream
         self._sync_access = _GraphAccess(
             graph.get_state,
             graph.update_state,
@@ -120,29 +126,11 @@ class GuardedGraph:
             RecoveryError: the state cannot be forked at the required step.
             GraphRecursionError: the recursion limit is used up; rolled back steps count too.
         """
-        if options.get("stream_mode", "values") != "values":
-            return list(self.stream(input, config, **options))
-        drive = _sync_async.run_sync(
-            self._start_call(self._sync_access, input, config, options), _sync_async.call
-        )
-        while True:
-            out = self.graph.invoke(drive.input, drive.build_config(), **drive.options)
-            _sync_async.run_sync(self._complete_segment(self._sync_access, drive), _sync_async.call)
-            if drive.is_finished:
-                return add_question(out, drive.run.pending_question)
+        return self._invoker.invoke(input, config, **options)
 
     async def ainvoke(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """Run like `invoke`, asynchronously."""
-        if options.get("stream_mode", "values") != "values":
-            return [chunk async for chunk in self.astream(input, config, **options)]
-        drive = await _sync_async.run_async(
-            self._start_call(self._async_access, input, config, options), _sync_async.call
-        )
-        while True:
-            out = await self.graph.ainvoke(drive.input, drive.build_config(), **drive.options)
-            await _sync_async.run_async(self._complete_segment(self._async_access, drive), _sync_async.call)
-            if drive.is_finished:
-                return add_question(out, drive.run.pending_question)
+        return await self._invoker.ainvoke(input, config, **options)
 
     def stream(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Iterator[Any]:
         """Run the graph's ``stream``, guarded; chunks of a branch that is rolled back later are not recalled.
@@ -153,11 +141,17 @@ class GuardedGraph:
         drive = _sync_async.run_sync(
             self._start_call(self._sync_access, input, config, options), _sync_async.call
         )
-        chunks = ChunkFilter(options, self.graph.stream_mode)
+        chunks = ChunkFilter(drive.options, self.graph.stream_mode)
         while not drive.is_finished:
             chunks.start_segment(is_first=drive.segment_count == 0, is_forked=drive.is_forked)
-            for chunk in self.graph.stream(drive.input, drive.build_config(), **drive.options):
-                yield from chunks.filter(chunk)
+            segment = self.graph.stream(drive.input, drive.build_config(), **chunks.options)
+            with closing(segment):
+                for chunk in segment:
+                    yield from chunks.filter(chunk)
+                    checkpoint = chunks.get_checkpoint(chunk)
+                    if checkpoint is not None and drive.check_boundary(checkpoint):
+                        with suppress(StopIteration):
+                            yield from chunks.filter(segment.throw(GraphInterrupt()))
             _sync_async.run_sync(self._complete_segment(self._sync_access, drive), _sync_async.call)
         yield from chunks.finish(drive.run.pending_question)
 
@@ -168,12 +162,19 @@ class GuardedGraph:
         drive = await _sync_async.run_async(
             self._start_call(self._async_access, input, config, options), _sync_async.call
         )
-        chunks = ChunkFilter(options, self.graph.stream_mode)
+        chunks = ChunkFilter(drive.options, self.graph.stream_mode)
         while not drive.is_finished:
             chunks.start_segment(is_first=drive.segment_count == 0, is_forked=drive.is_forked)
-            async for chunk in self.graph.astream(drive.input, drive.build_config(), **drive.options):
-                for one in chunks.filter(chunk):
-                    yield one
+            segment = self.graph.astream(drive.input, drive.build_config(), **chunks.options)
+            async with aclosing(segment):
+                async for chunk in segment:
+                    for one in chunks.filter(chunk):
+                        yield one
+                    checkpoint = chunks.get_checkpoint(chunk)
+                    if checkpoint is not None and drive.check_boundary(checkpoint):
+                        with suppress(StopAsyncIteration):
+                            for one in chunks.filter(await segment.athrow(GraphInterrupt())):
+                                yield one
             await _sync_async.run_async(self._complete_segment(self._async_access, drive), _sync_async.call)
         for one in chunks.finish(drive.run.pending_question):
             yield one

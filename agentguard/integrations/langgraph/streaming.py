@@ -1,23 +1,28 @@
-"""Streaming of a guarded graph: the graph's own chunks, without traces of the pauses between segments."""
+"""Streaming of a guarded graph: the graph's own chunks, without traces of the guard's pauses."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass, replace
 from typing import Any
 
 from langgraph.types import Interrupt
 
+CHECKPOINT_MODE = "checkpoints"
 INTERRUPT_KEY = "__interrupt__"
 
 
 class ChunkFilter:
-    """Filter for chunks that show the guard's pauses at turn boundaries.
+    """Filter for chunks that the caller did not request, or that show a pause of the guard.
+
+    The guard adds the stream mode ``checkpoints``, which reports each turn boundary before its turn runs.
 
     Args:
         options: options of the call.
         default_mode: the graph's own stream mode.
+
+    Attributes:
+        options: options for the graph's ``stream``.
     """
 
     def __init__(self, options: Mapping[str, Any], default_mode: Any) -> None:
@@ -27,53 +32,63 @@ class ChunkFilter:
         self._has_subgraphs = bool(options.get("subgraphs"))
         self._is_typed = options.get("version") == "v2"
         self._pause_chunk: Any = None
+        self._last_values: Any = None
         self._skips_state = False
+        modes = self._modes if CHECKPOINT_MODE in self._modes else [*self._modes, CHECKPOINT_MODE]
+        self.options: dict[str, Any] = {**options, "stream_mode": modes}
 
     def start_segment(self, *, is_first: bool, is_forked: bool) -> None:
         """Start a segment. Its first state chunk repeats the last state, unless the state was forked."""
         self._skips_state, self._pause_chunk = not is_first and not is_forked, None
 
+    def get_checkpoint(self, chunk: Any) -> Mapping[str, Any] | None:
+        """Return the checkpoint of the root graph that a chunk reports; None for other chunks."""
+        mode, namespace, payload = self._parse_chunk(chunk)
+        return payload if mode == CHECKPOINT_MODE and not namespace else None
+
     def filter(self, chunk: Any) -> Iterator[Any]:
-        """Yield the chunk, unless it shows a pause of the guard."""
-        mode, root, payload = self._parse_chunk(chunk)
-        if root and mode == "updates" and payload == {INTERRUPT_KEY: ()}:
+        """Yield the chunk in the caller's form, unless it shows a pause or was not requested."""
+        mode, namespace, payload = self._parse_chunk(chunk)
+        if mode not in self._modes:
+            return
+        if not namespace and mode == "updates" and payload == {INTERRUPT_KEY: ()}:
             self._pause_chunk = chunk  # sent at the end if the call ends at this pause
             return
-        if root and mode == "values" and self._skips_state:
-            self._skips_state = False
-            return
-        yield chunk
+        if not namespace and mode == "values":
+            self._last_values = payload
+            if self._skips_state:
+                self._skips_state = False
+                return
+        yield self._format_chunk(chunk)
 
     def finish(self, question: str | None) -> Iterator[Any]:
-        """Yield the last chunk: the caller's pause, or the guard's question."""
+        """Yield the last chunk: the caller's pause, or the guard's question in the form of an interrupt."""
         if question is not None:
-            mode = "updates" if "updates" in self._modes else self._modes[0]
-            yield self._build_chunk(mode, {INTERRUPT_KEY: (build_interrupt(question),)})
+            yield self._build_question_chunk((build_interrupt(question),))
         elif self._pause_chunk is not None:
-            yield self._pause_chunk
+            yield self._format_chunk(self._pause_chunk)
 
-    def _parse_chunk(self, chunk: Any) -> tuple[str, bool, Any]:
-        if self._is_typed:
-            return chunk["type"], not chunk["ns"], chunk["data"]
-        parts = list(chunk) if self._has_modes or self._has_subgraphs else [chunk]
-        space = parts.pop(0) if self._has_subgraphs else ()
-        mode = parts.pop(0) if self._has_modes else self._modes[0]
-        return mode, not space, parts[0]
-
-    def _build_chunk(self, mode: str, payload: Any) -> Any:
+    def _build_question_chunk(self, interrupts: tuple[Interrupt, ...]) -> Any:
+        mode = "updates" if "updates" in self._modes else self._modes[0]
+        payload: Any = {INTERRUPT_KEY: interrupts}
+        if mode == "values" and self._is_typed:
+            return {"type": mode, "ns": (), "data": self._last_values, "interrupts": interrupts}
+        if mode == "values" and isinstance(self._last_values, Mapping):
+            payload = {**self._last_values, **payload}
         if self._is_typed:
             return {"type": mode, "ns": (), "data": payload}
-        parts = [*([()] if self._has_subgraphs else []), *([mode] if self._has_modes else []), payload]
-        return tuple(parts) if len(parts) > 1 else payload
+        return self._format_chunk(((), mode, payload) if self._has_subgraphs else (mode, payload))
 
+    def _parse_chunk(self, chunk: Any) -> tuple[str, Any, Any]:
+        if self._is_typed:
+            return chunk["type"], chunk["ns"], chunk["data"]
+        return (chunk[1], chunk[0], chunk[2]) if self._has_subgraphs else (chunk[0], (), chunk[1])
 
-def add_question(output: Any, question: str | None) -> Any:
-    """Return the result of ``invoke`` with the guard's question to a person as an interrupt."""
-    if question is None:
-        return output
-    if is_dataclass(output) and not isinstance(output, type) and hasattr(output, "interrupts"):
-        return replace(output, interrupts=(build_interrupt(question),))
-    return {**(output if isinstance(output, Mapping) else {}), INTERRUPT_KEY: (build_interrupt(question),)}
+    def _format_chunk(self, chunk: Any) -> Any:
+        """Return a chunk of a list of modes in the form of the caller's modes."""
+        if self._is_typed or self._has_modes:
+            return chunk
+        return (chunk[0], chunk[2]) if self._has_subgraphs else chunk[1]
 
 
 def build_interrupt(question: str) -> Interrupt:
