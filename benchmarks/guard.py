@@ -9,8 +9,9 @@ On
 a shared machine, the thread's processor time (``cpu_median_us``) is more accurate. The report uses the repeat
 with the least disturbance.
 
-`--peers` runs the same turns through alternatives in the same process: a plain recorder without rules, and
-LangChain's agent with a scripted model (no middleware, middleware with empty hooks, the guard).
+`--peers` runs the turns of one run (at most 100) through alternatives in the same process: a plain recorder
+without rules, LangChain's agent with a scripted model (no middleware, empty hooks, LangChain's own limits and
+retries, the guard), and a graph of LangGraph with and without the guard.
 `--store` attaches a store in SQLite, so that the times contain the encoding of each step and finding.
 `--each` reports the cost of each detector.
 """
@@ -126,11 +127,11 @@ def each(kind: str, length: int) -> dict[str, float]:
     return {"(none)": round(none, 1)} | {name: round(value - none, 1) for name, value in alone.items()}
 
 
-def peers(repeats: int) -> dict[str, float]:
+def peers(turn_count: int, repeats: int) -> dict[str, float]:
     """Return the microseconds per turn of the alternatives; imports LangChain only here."""
     import guard_peers
 
-    made = turns("small", 100, seed=0)
+    made = turns("small", turn_count, seed=0)
     return guard_peers.peers(made, meta(), lambda: declared(Guard()), repeats=repeats)
 
 
@@ -158,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen.each:
         found["each_us"] = {kind: each(kind, 300) for kind in ("small", "20KB")}
     if chosen.peers:
-        found["peers_us"] = peers(chosen.repeats)
+        found["peers_us"] = peers(min(chosen.turns, 100), chosen.repeats)
     if chosen.json:
         print(json.dumps(found))
     else:

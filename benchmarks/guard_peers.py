@@ -10,7 +10,12 @@ from typing import Any
 
 from guard_turns import Turn
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    ModelCallLimitMiddleware,
+    ToolCallLimitMiddleware,
+    ToolRetryMiddleware,
+)
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -23,7 +28,12 @@ from agentguard.guard import Guard
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Trajectory
 
-ARMS = ("langchain", "langchain, empty middleware", "langchain, guard")
+ARMS = (
+    "langchain",
+    "langchain, empty middleware",
+    "langchain, its own limits and retries",
+    "langchain, guard",
+)
 GRAPH_ARMS = ("langgraph, processor time", "langgraph, guard, processor time")
 
 
@@ -89,7 +99,7 @@ def langchain(arm: str, made: Sequence[Turn], task: str, guard: Guard) -> float:
     """Return microseconds per turn of LangChain's agent, whose turns cannot be timed separately."""
     answers = [turn.whole.observations[0].content for turn in made]
     tools = [_tool(name, answers) for name in ("get_order", "change_order")]
-    middleware = {ARMS[0]: [], ARMS[1]: [Empty()], ARMS[2]: [guard.langchain()]}[arm]
+    middleware = _build_middleware(arm, guard, len(made))
     agent = create_agent(Scripted(script=[_message(turn) for turn in made]), tools, middleware=middleware)
     gc.collect()
     start = time.perf_counter()
@@ -98,6 +108,19 @@ def langchain(arm: str, made: Sequence[Turn], task: str, guard: Guard) -> float:
     if answers:
         raise SystemExit(f"{arm}: {len(answers)} calls were not made")
     return spent * 1e6 / len(made)
+
+
+def _build_middleware(arm: str, guard: Guard, turn_count: int) -> list[AgentMiddleware]:
+    if arm == ARMS[1]:
+        return [Empty()]
+    if arm == ARMS[2]:
+        limit = turn_count + 2
+        return [
+            ModelCallLimitMiddleware(run_limit=limit),
+            ToolCallLimitMiddleware(run_limit=limit),
+            ToolRetryMiddleware(),
+        ]
+    return [guard.langchain()] if arm == ARMS[3] else []
 
 
 def langgraph(arm: str, made: Sequence[Turn], task: str, guard: Guard) -> float:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, TodoListMiddleware
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -220,6 +221,63 @@ def test_guarded_stream_equals_unguarded_stream() -> None:
         plain, guarded = stream(False, mode), stream(True, mode)
         assert [_shown(chunk) for chunk in guarded] == [_shown(chunk) for chunk in plain], mode
     assert len(stream(True, "values")) == 4
+
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("mode", ["updates", "checkpoints", ["checkpoints", "debug"], ["values"]])
+def test_chunks_of_guarded_stream_have_the_form_of_the_graph(
+    mode: Any, version: str, *, subgraphs: bool
+) -> None:
+    def stream(*, is_guarded: bool) -> list[Any]:
+        given, guard = iter([find(), AIMessage("None.")]), make()
+        graph = graph_of(lambda messages: next(given), guard.langgraph_tools(Seats().tools))
+        app = guard.langgraph(graph) if is_guarded else graph
+        options = {"stream_mode": mode, "subgraphs": subgraphs, "version": version}
+        return [_read_form(chunk) for chunk in app.stream(ask(), on("1"), **options)]
+
+    assert stream(is_guarded=True) == stream(is_guarded=False)
+
+
+def _read_form(chunk: Any) -> Any:
+    """Return the mode, the namespace and the keys of a chunk."""
+    if isinstance(chunk, tuple):
+        return tuple(part if isinstance(part, str | tuple) else sorted(part) for part in chunk)
+    return {**chunk, "data": sorted(chunk["data"])} if "data" in chunk else sorted(chunk)
+
+
+class CountingSaver(InMemorySaver):
+    """Checkpointer that counts the loads of a thread's state."""
+
+    loads = 0
+
+    def get_tuple(self, config: Any) -> Any:
+        self.loads += 1
+        return super().get_tuple(config)
+
+
+@pytest.mark.parametrize("turns", [1, 12])
+def test_clean_run_loads_its_state_at_its_begin_and_end_only(turns: int) -> None:
+    saver, guard = CountingSaver(), make()
+    answers = [calls(("book", {"seat": seat})) for seat in range(turns)]
+    given = iter([*answers, AIMessage("Done.")])
+    graph = graph_of(lambda messages: next(given), guard.langgraph_tools(Seats().tools), checkpointer=saver)
+    guard.langgraph(graph).invoke(ask("Book all seats."), on("1"))
+    assert saver.loads == 3, "before the call, by the graph, and after the call"
+
+
+def test_rolled_back_turn_is_no_error_of_the_graph() -> None:
+    errors: list[BaseException] = []
+
+    class Watcher(BaseCallbackHandler):
+        def on_chain_error(self, error: BaseException, **_: Any) -> None:
+            errors.append(error)
+
+    guard = rolling()
+    app = guard.langgraph(graph_of(looping, guard.langgraph_tools(Seats().tools)))
+    app.invoke(ask(), on("1", callbacks=[Watcher()]))
+    assert app.get_session(on("1")).recoveries
+    assert errors == []
 
 
 def _shown(chunk: Any) -> Any:
