@@ -140,7 +140,7 @@ class GraphDriver:
     def check_boundary(self, checkpoint: Mapping[str, Any]) -> bool:
         """Commit the turns before a reported checkpoint; return True if the graph must pause there.
 
-        Checkpoints that are no turn boundary are ignored. If the caller pauses the graph at this boundary, or
+        Ignore checkpoints that are not turn boundaries. If the caller pauses the graph at this boundary, or
         resumes it from there, `complete_segment` handles it.
         """
         messages, next_nodes = read_messages(checkpoint["values"]), set(checkpoint["next"])
