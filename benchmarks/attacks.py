@@ -75,7 +75,7 @@ def main() -> None:
         try:
             again = noise(endpoint)
             report = run_attacks(judge_of(endpoint), attacks=chosen, on_progress=say)
-            model = endpoint.can_serve(60)
+            model = endpoint.get_served_model(60)
         finally:
             endpoint.close()
     told = summary(report, again) | {"model": shorten_model_name(model), "machine": machine()}

@@ -6,8 +6,9 @@ Run: .venv/bin/python benchmarks/judge.py RUNS --base-url http://127.0.0.1:8000/
 RUNS are the files of Who&When. Each procedure processes the same failed runs, each with its own cold prefix
 cache. Prompt tokens *computed* are from the server's counters: received tokens minus tokens from the prefix
 cache. ``diagnosis`` is ``fused`` that also asks whether the run failed; the report compares its tokens with
-those of the transcript. At the end, all runs are diagnosed concurrently to measure the throughput. With
-``--journal FILE`` an interrupted benchmark continues. ``--minutes`` limits the measuring time.
+those of the transcript. At the end, all runs are diagnosed concurrently to measure the throughput, once for
+each number after ``--at-once``. With ``--journal FILE`` an interrupted benchmark continues. ``--minutes``
+limits the measuring time; ``--minutes 0`` measures the throughput alone.
 
 The tiny model of the local server cannot judge: its tokens and seconds are meaningful, its accuracy is not.
 """
@@ -74,8 +75,8 @@ def measured(server: Server, cases: Sequence[Case], journal: Journal, args: argp
 
 
 def throughput(server: Server, cases: Sequence[Case], at_once: int) -> dict[str, Any]:
-    """Diagnose many runs concurrently with one judge."""
-    endpoint = server.endpoint()
+    """Diagnose many runs concurrently with one judge, from a cold prefix cache."""
+    endpoint = server.endpoint(at_once)
     method = localizer("diagnosis", endpoint)
     found = [(run, detect(run).findings) for run, _ in cases]
     try:
@@ -87,10 +88,12 @@ def throughput(server: Server, cases: Sequence[Case], at_once: int) -> dict[str,
         endpoint.close()
     done: dict[str, Any] = {"runs": len(told), "at_once": at_once, "seconds": round(took, 2)}
     done["runs_a_minute"] = round(60 * len(told) / took, 1)
+    done["steps_a_second"] = round(sum(len(run.steps) for run, _ in cases) / took, 1)
+    done["questions_a_second"] = round(sum(one.usage.get("calls", 0) for one in told) / took, 1)
     done["without_judge"] = sum(bool(one.failures) for one in told)
     if before is not None and after is not None:
         spent = after - before
-        done["computed_tokens_a_second"] = round(spent.computed / took)
+        done["computed_tokens_a_second"] = round(spent.computed_tokens / took)
         done["prefix_cache_hit_rate"] = round(spent.hit_rate, 4)
     return done
 
@@ -154,7 +157,9 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=16_384, help="of the local server; bounds the runs")
     parser.add_argument("--longest", type=int, help="longest transcript in characters")
     parser.add_argument("--concurrency", type=int, default=8)
-    parser.add_argument("--at-once", type=int, default=4, help="runs side by side for the throughput")
+    parser.add_argument(
+        "--at-once", type=int, nargs="*", default=[4], help="runs side by side for the throughput"
+    )
     parser.add_argument("--minutes", type=float, default=600)
     parser.add_argument("--journal", type=Path)
     add_flags(parser)
@@ -166,24 +171,29 @@ def main() -> None:
     with served(args.base_url, args.context) as url:
         server = Server(url, model=args.model, key=key(args), concurrency=args.concurrency)
         endpoint = server.endpoint()
-        facts = endpoint.loop.run(endpoint.facts(60))
+        info = endpoint.loop.run(endpoint.fetch_info(60))
         endpoint.close()
-        if isinstance(facts, CallError):
-            raise SystemExit(f"{url}: {facts.message}")
-        journal = Journal(args.journal, facts.version)
+        if isinstance(info, CallError):
+            raise SystemExit(f"{url}: {info.message}")
+        journal = Journal(args.journal, info.version)
         warm(server)
         measured(server, cases, journal, args)
-        fast = throughput(server, cases, args.at_once) if args.at_once else None
+        fast = [throughput(server, cases, at_once) for at_once in args.at_once]
     found = summary(journal.rows([run.id for run, _ in cases], args.arms), args.arms)
-    told = {"machine": machine(), "model": shorten_model_name(facts.version), "picked": args.pick, **found}
+    told = {"machine": machine(), "model": shorten_model_name(info.version), "picked": args.pick, **found}
     told["throughput"] = fast
     print(json.dumps(told)) if args.json else table(told, args.arms)
 
 
 def table(told: dict[str, Any], arms: Sequence[str]) -> None:
     print(f"{told['model']} on {told['machine']}; {told['runs']} runs, {told['picked']}")
-    if not told["runs"]:
-        return
+    if told["runs"]:
+        cost(told, arms)
+    for fast in told["throughput"]:
+        print("throughput: " + ", ".join(f"{k} {v}" for k, v in fast.items()))
+
+
+def cost(told: dict[str, Any], arms: Sequence[str]) -> None:
     print(f"{'':22}{'computed':>10}{'sent':>10}{'of transcript':>15}{'calls':>8}{'seconds':>10}{'step':>8}")
     for arm in arms:
         low, high = told["intervals"][arm]
@@ -195,8 +205,6 @@ def table(told: dict[str, Any], arms: Sequence[str]) -> None:
     for one in told["bars"]:
         word = "met" if one["met"] else "MISSED"
         print(f"{one['bar']:48} {one['measured']:8.3f}, at most {one['at_most']:g}: {word}")
-    if told["throughput"]:
-        print("throughput: " + ", ".join(f"{k} {v}" for k, v in told["throughput"].items()))
 
 
 if __name__ == "__main__":

@@ -76,10 +76,15 @@ class Server:
         self.url, self._model, self._key, self._concurrency = url, model, key, concurrency
         self.root = url.removesuffix("/v1")
 
-    def endpoint(self) -> JudgeEndpoint:
-        """Return a client whose prompts share no cache with other clients, for a cold start."""
+    def endpoint(self, at_least: int = 1) -> JudgeEndpoint:
+        """Return a client whose prompts share no cache with other clients, for a cold start.
+
+        Args:
+            at_least: concurrent calls that it must allow.
+        """
         body = {"cache_salt": secrets.token_hex(8)} if self.work() is not None else {}
-        options = EndpointOptions(deadline_s=DEADLINE_S, max_concurrent=self._concurrency, extra_body=body)
+        concurrent = max(self._concurrency, at_least)
+        options = EndpointOptions(deadline_s=DEADLINE_S, max_concurrent=concurrent, extra_body=body)
         return JudgeEndpoint(self.url, model=self._model, api_key=self._key, options=options)
 
     def work(self) -> ServerWork | None:

@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         },
         "confirmed": sum(one.confirmed for one in learning.cache),
         "refuted": sum(one.refuted for one in learning.cache),
-        "not_learnt": [*learning.failures],
+        "not_learnt": [*learning.queue.failures],
         "seconds": round(time.perf_counter() - began, 1),
     }
     print(json.dumps(found, indent=None if chosen.json else 1))

@@ -71,7 +71,7 @@ def search_row(name: str, size: int, queries: int, repeats: int, endpoint: Seque
     options = dict(zip(("base_url", "model"), endpoint, strict=False)) if name == "endpoint" else {}
     drawn = sample(size, queries)
     fit_start = time.perf_counter()
-    vectoriser = vectorisers().get(name)(**options).fit([s.text() for s in drawn.schemata])
+    vectoriser = vectorisers().get(name)(**options).fit([s.to_text() for s in drawn.schemata])
     fit_s = time.perf_counter() - fit_start
     index = SchemaIndex(None if name == "hashing" else vectoriser, trait_weight=TRAITS)
     index.encode(drawn.asked[:1])  # loads the model

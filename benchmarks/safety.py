@@ -107,7 +107,7 @@ def main() -> None:
         endpoint = client(args, url)
         try:
             ways = measured(endpoint, canaries)
-            model = endpoint.can_serve(60)
+            model = endpoint.get_served_model(60)
         finally:
             endpoint.close()
     told = {
