@@ -6,7 +6,6 @@ and values in an index of bounded size.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -101,7 +100,7 @@ class RunView:
         self.system_prompts = dict(system_prompts or {})
         self._steps: list[Step] = []
         self.steps: Sequence[Step] = StepSequence(self._steps)
-        self.moves: deque[Move] = deque(maxlen=_MAX_MOVES)
+        self.moves: list[Move] = []
         self.values = ValueIndex()
         self.agents: dict[str, None] = {name: None for name in self.system_prompts if name}
         self._facts: dict[int, StepFacts] = {}
@@ -195,6 +194,7 @@ class RunView:
         if facts.key is not None:
             self._open_move = Move(facts, facts.key, facts.outcome, facts.has_error)
             self.moves.append(self._open_move)
+            del self.moves[:-_MAX_MOVES]
 
     def _add_reply(self, facts: StepFacts) -> None:
         step = facts.step

@@ -7,7 +7,6 @@ from: the task, the prompts, the descriptions of tools, user messages and result
 from __future__ import annotations
 
 import re
-from collections import deque
 from functools import lru_cache
 
 _EDGE_CHARS = ".+-"
@@ -49,11 +48,13 @@ class ValueIndex:
         self.capacity, self.max_unsplit_chars = capacity, max_unsplit_chars
         self.is_complete = True
         self._tokens: dict[str, None] = {}
-        self._blocks: deque[_TextBlock] = deque()
+        # Lists: an empty deque takes 760 bytes, and a proxy has a thousand runs in memory.
+        self._blocks: list[_TextBlock] = []
         self._size = 0
         self._initial_texts: list[str] = []
-        self._recent_texts: deque[str] = deque(maxlen=window)
-        self._user_texts: deque[str] = deque(maxlen=window)
+        self._recent_texts: list[str] = []
+        self._user_texts: list[str] = []
+        self._window = window
 
     def add(self, lower_text: str, *, from_user: bool = False, is_initial: bool = False) -> None:
         """Add a lower-case text; only its first 100,000 code points are indexed.
@@ -69,10 +70,13 @@ class ValueIndex:
         self._blocks[-1].add(text)
         self._size += len(text)
         while self._size > self.max_unsplit_chars and len(self._blocks) > 1:
-            self._split_block(self._blocks.popleft())
-        (self._initial_texts if is_initial else self._user_texts if from_user else self._recent_texts).append(
-            lower_text[:20_000]
-        )
+            self._split_block(self._blocks.pop(0))
+        if is_initial:
+            self._initial_texts.append(lower_text[:20_000])
+            return
+        texts = self._user_texts if from_user else self._recent_texts
+        texts.append(lower_text[:20_000])
+        del texts[: -self._window]
 
     def has_token(self, value: str) -> bool:
         """Return True if ``value`` occurred as a token, in one of its usual spellings."""

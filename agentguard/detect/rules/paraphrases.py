@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ _FUNCTION_WORDS = frozenset((
     "name", "server", "com", "www", "command", "url", "path", "null", "true", "false",
 ))  # fmt: skip
 _MIN_WORDS = 3
+_MAX_QUERIES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class ParaphrasedRepetition(BaseDetector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._recent: deque[_Query] = deque(maxlen=16)
+        self._recent: list[_Query] = []
         self._reported_until = -1
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -61,6 +61,7 @@ class ParaphrasedRepetition(BaseDetector):
         query = _Query(view.moves[-1])
         similar = [q for q in self._recent if self._is_repetition(q, query)]
         self._recent.append(query)
+        del self._recent[:-_MAX_QUERIES]
         if len(similar) + 1 < self.options.repeat or similar[0].step.index <= self._reported_until:
             return NO_FINDINGS
         self._reported_until = step.index

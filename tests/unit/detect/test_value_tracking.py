@@ -66,7 +66,7 @@ def test_search_equals_splitting(texts: list[str], value: str) -> None:
         split.add(text)
     split.add("")  # the last block is split once another one begins
     while split._blocks:
-        split._split_block(split._blocks.popleft())
+        split._split_block(split._blocks.pop(0))
     assert searched.has_token(value) == split.has_token(value)
 
 
