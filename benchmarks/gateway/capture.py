@@ -159,7 +159,7 @@ def measure(messages: list[CollectorMessage], requests: int) -> dict[str, float]
         path = str(Path(folder) / "runs.db")
         capture = CaptureOptions(store=path)
         config = CollectorConfig(socket_path="", capture=capture, guard=GuardOptions())
-        with open_store(path) as store:
+        with open_store(capture) as store:
             store.list_runs()  # creates the tables
             collector = CaptureCollector(config, store)
             before, main_before = time.process_time(), time.thread_time()

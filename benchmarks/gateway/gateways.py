@@ -23,6 +23,7 @@ HONO = {"@hono/node-server": "1.13.7"}  # above 1.14 Portkey answers every strea
 LITELLM = "litellm[proxy]==1.106.2"
 VLLM_ROUTER = "vllm-router"
 NATIVE_TARGET = ROOT / ".cache/bench-native"
+DEBIAN_CRATES = Path("/usr/share/cargo/registry")  # of the packages librust-*-dev
 KEY = "sk-" + hashlib.sha256(b"a key of this benchmark").hexdigest()  # LiteLLM accepts only this form
 
 QUIET = {
@@ -117,10 +118,14 @@ def _build_native() -> None:
     if shutil.which("cargo") is None:
         raise NoPeer("cargo is not installed")
     command = ["cargo", "build", "-q", "--release", "--target-dir", str(NATIVE_TARGET)]
+    if DEBIAN_CRATES.is_dir():
+        command += ["--offline", "--config", 'source.crates-io.replace-with="debian"']
+        command += ["--config", f'source.debian.directory="{DEBIAN_CRATES}"']
     try:
         _run(command, cwd=Path(__file__).parent / "native")
     except (OSError, subprocess.SubprocessError) as error:
-        raise NoPeer(f"the native prototype could not be built: {type(error).__name__}") from None
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").split("\n")[0]
+        raise NoPeer(f"the native prototype could not be built: {said or type(error).__name__}") from None
 
 
 def _run(command: Sequence[str], cwd: Path | None = None) -> None:

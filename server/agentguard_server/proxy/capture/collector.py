@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ from agentguard.store.options import StoreOptions
 from agentguard.store.store import Store
 from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
 from agentguard_server.proxy.capture.correlator import RunCorrelator
+from agentguard_server.proxy.capture.frame_queue import FrameQueue
 from agentguard_server.proxy.capture.protocol import (
     HEADER_BYTES,
     CapturedExchange,
@@ -37,6 +39,7 @@ from agentguard_server.proxy.capture.protocol import (
 )
 from agentguard_server.proxy.capture.run_writer import RunWriter
 from agentguard_server.proxy.garbage_collector import tune_garbage_collector
+from agentguard_server.proxy.guard.options import CaptureOptions
 from agentguard_server.proxy.heap import configure_heap, trim_heap_periodically
 
 logger = logging.getLogger("agentguard.collector")
@@ -45,13 +48,17 @@ _SWEEPS_PER_TIMEOUT: Final = 4
 _STATUS_INTERVAL_S: Final = 0.25
 _NICENESS: Final = 10
 _DRAIN_TIMEOUT_S: Final = 2.0
+_DRAIN_POLL_S: Final = 0.005
+_READ_LIMIT_BYTES: Final = 1024 * 1024
+_PART_MESSAGES: Final = 16
+_PART_BYTES: Final = 65_536
+_TURNS_TO_RECEIVE: Final = 3
+"""Iterations of the event loop from data in a socket to its frame in the queue."""
+
 _CLOSE_TIMEOUT_S: Final = 5.0
 _MAX_LOGGED_FAILURES: Final = 100
 GC_THRESHOLD: Final = 100_000
 """New objects between two collections. The rows that wait for a commit have 30,000."""
-
-COMMIT_DELAY_S: Final = 0.25
-"""Longest wait of rows for the next commit: a viewer sees a request within a second."""
 
 
 class CaptureCollector:
@@ -82,25 +89,35 @@ class CaptureCollector:
         self._failed_messages = 0
         self._connection_tasks: set[asyncio.Task[None]] = set()
         self._handled_counts: dict[asyncio.StreamWriter, int] = {}
+        self._frames: FrameQueue[asyncio.StreamWriter] = FrameQueue(config.capture.max_queue_bytes)
+        self._has_frames, self._has_room = asyncio.Event(), asyncio.Event()
+        self._has_room.set()
+        self._is_handling = False
 
     async def run(self, stop_event: asyncio.Event) -> None:
         """Serve connections until the event is set."""
         Path(self._config.socket_path).unlink(missing_ok=True)
         server = await asyncio.start_unix_server(
-            self._serve_connection, self._config.socket_path, backlog=256
+            self._serve_connection, self._config.socket_path, backlog=256, limit=_READ_LIMIT_BYTES
         )
         Path(self._config.socket_path).chmod(0o600)
         beside = [
             asyncio.create_task(task)
             for task in (self._sweep_idle_runs(), self._publish_status(), trim_heap_periodically())
         ]
+        handler = asyncio.create_task(self._handle_frames())
+        stopping = asyncio.create_task(stop_event.wait())
         try:
-            await stop_event.wait()
+            await asyncio.wait((handler, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if handler.done():
+                handler.result()  # raises: the process ends, and its supervisor starts another
             server.close()
             if self._connection_tasks:  # the workers have disconnected, but sent data may be unread
                 await asyncio.wait(self._connection_tasks, timeout=_DRAIN_TIMEOUT_S)
+            await self._finish_frames()
         finally:
-            for task in (*beside, *self._connection_tasks):
+            server.close()
+            for task in (handler, stopping, *beside, *self._connection_tasks):
                 task.cancel()
             self.close()
 
@@ -157,11 +174,12 @@ class CaptureCollector:
         try:
             while True:
                 length = parse_frame_length(await reader.readexactly(HEADER_BYTES))
-                messages = decode_messages(await reader.readexactly(length))
-                self.handle_frame(messages)
-                self._handled_counts[writer] += len(messages)
-                writer.write(encode_frame(self.build_status(self._handled_counts[writer])))
-                await writer.drain()
+                frame = await reader.readexactly(length)
+                await self._has_room.wait()
+                self._frames.put(writer, frame)
+                self._has_frames.set()
+                if self._frames.is_full:
+                    self._has_room.clear()
         except (asyncio.IncompleteReadError, OSError):
             pass  # the worker has disconnected
         except ValueError as error:
@@ -170,6 +188,44 @@ class CaptureCollector:
             self._connection_tasks.discard(task)
             del self._handled_counts[writer]
             writer.close()
+
+    async def _handle_frames(self) -> None:
+        """Handle the queued frames one after the other.
+
+        A worker that cannot send drops requests. So if frames wait, the collector handles a few messages and
+        then receives what the sockets have.
+        """
+        while True:
+            await self._has_frames.wait()
+            self._is_handling = True
+            writer, frame = self._frames.pop()
+            if not self._frames.is_full:
+                self._has_room.set()
+            try:
+                messages = decode_messages(frame)
+            except ValueError as error:
+                logger.error("a worker sent an invalid frame: %s", type(error).__name__)
+                writer.close()
+                messages = []
+            part = _choose_part_size(len(messages), len(frame)) if self._frames else max(1, len(messages))
+            for start in range(0, len(messages), part):
+                self.handle_frame(messages[start : start + part])
+                for _ in range(_TURNS_TO_RECEIVE):
+                    await asyncio.sleep(0)
+            if writer in self._handled_counts:  # the worker is still connected
+                self._handled_counts[writer] += len(messages)
+                writer.write(encode_frame(self.build_status(self._handled_counts[writer])))
+            self._is_handling = False
+            if not self._frames:
+                self._has_frames.clear()
+
+    async def _finish_frames(self) -> None:
+        """Wait until all frames are handled, for a few seconds."""
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+        while (self._frames or self._is_handling) and time.monotonic() < deadline:
+            await asyncio.sleep(_DRAIN_POLL_S)
+        if self._frames:
+            logger.error("the collector ends before it has handled %d frames", len(self._frames))
 
     async def _sweep_idle_runs(self) -> None:
         while True:
@@ -187,6 +243,11 @@ class CaptureCollector:
                 before = now
                 for writer, handled in self._handled_counts.items():
                     writer.write(encode_frame(self.build_status(handled)))
+
+
+def _choose_part_size(message_count: int, frame_bytes: int) -> int:
+    """Return the number of messages to handle before the next data is received."""
+    return max(1, min(_PART_MESSAGES, message_count * _PART_BYTES // max(1, frame_bytes)))
 
 
 async def _run_collector(config: CollectorConfig, store: Store) -> None:
@@ -216,7 +277,7 @@ def main() -> int:
             return 0
         config = CollectorConfig.model_validate_json(line)
         _create_tables(config.capture.store)
-        store = open_store(config.capture.store)
+        store = open_store(config.capture)
     except AgentGuardError as error:
         logger.error("the collector cannot start: %s", error)
         return 2
@@ -228,9 +289,10 @@ def main() -> int:
     return 0
 
 
-def open_store(url: str | None) -> Store:
+def open_store(options: CaptureOptions) -> Store:
     """Open the store of a collector; the database may be down. Raises ConfigError and MissingExtra."""
-    return Store.open(url, connect=False, options=StoreOptions(max_commit_delay_s=COMMIT_DELAY_S))
+    delay = StoreOptions(max_commit_delay_s=options.max_commit_delay_s)
+    return Store.open(options.store, connect=False, options=delay)
 
 
 def _create_tables(url: str | None) -> None:

@@ -67,8 +67,10 @@ class CaptureOptions(BaseModel):
         store: path or URL of the store; by default ``AGENTGUARD_STORE`` or ``.agentguard/store.db``.
         max_body_bytes: upper bound on a captured body. Capture skips a request with a longer body. If only
             the response is longer, capture stores the request without it.
-        max_queue_bytes: upper bound on messages that wait for the collector, per worker; the worker drops
-            and counts further messages.
+        max_queue_bytes: upper bound on messages that wait for the collector, per worker, and on compressed
+            messages that wait in the collector; the worker drops and counts further messages.
+        max_commit_delay_s: longest time that rows wait for the next commit. A killed collector loses the rows
+            of this time.
         redact: removes secrets from steps before the collector stores them.
         diagnose: diagnoses ended runs with tool calls, and runs the detectors on the other ended runs.
         bundles: writes replayable bundles of ended runs: of those with the verdict ``failure``, or of all.
@@ -80,6 +82,7 @@ class CaptureOptions(BaseModel):
     store: Annotated[str | None, Field(max_length=4096, repr=False)] = None
     max_body_bytes: Annotated[int, Field(ge=1024, le=268_435_456)] = 1_048_576
     max_queue_bytes: Annotated[int, Field(ge=65_536, le=4_294_967_296)] = 8_388_608
+    max_commit_delay_s: Annotated[float, Field(ge=0, le=0.5, allow_inf_nan=False)] = 0.1
     redact: bool = True
     diagnose: bool = True
     bundles: BundleCondition | None = None
