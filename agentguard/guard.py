@@ -18,12 +18,11 @@ from agentguard.config.policy import Policy
 from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
 from agentguard.judge.response_safety import ResponseSafety
-from agentguard.localize.adapter import adapt_localizer
-from agentguard.localize.base import Diagnosis, Localizer, SimpleLocalizer
+from agentguard.localize.base import Diagnosis, Localizer, SimpleLocalizer, adapt_localizer
 from agentguard.recover.acceptance.base import AcceptanceFunction
 from agentguard.recover.capabilities import Capabilities
-from agentguard.recover.effect_ledger import EffectLedger, EffectStore
-from agentguard.recover.effect_store import SqlEffectStore
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.effect_store import EffectStore, SqlEffectStore
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, Reconcile, ToolEffect, Undo

@@ -46,7 +46,7 @@ class RecordedEffect:
         tool, arguments: the call.
         step: index of the step with the call.
         effect: effect class of the tool.
-        state: state of the effect, see `agentguard.recover.effect_ledger.EffectState`.
+        state: state of the effect, see `agentguard.recover.effect_store.EffectState`.
     """
 
     tool: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentguard.detect.base import BaseDetector as BaseDetector
     from agentguard.detect.base import (
         Detector as Detector,
     )
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from agentguard.detect.base import (
         detectors as detectors,
     )
-    from agentguard.detect.base_detector import BaseDetector as BaseDetector
     from agentguard.detect.run_view import RunView as RunView
     from agentguard.detect.runner import (
         DetectionResult as DetectionResult,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
 
 _EXPORTS = {
-    "BaseDetector": "agentguard.detect.base_detector",
+    "BaseDetector": "agentguard.detect.base",
     "DetectionResult": "agentguard.detect.runner",
     "Detector": "agentguard.detect.base",
     "DetectorFactory": "agentguard.detect.base",

@@ -1,15 +1,18 @@
-"""Interface of detectors, and the findings that they return."""
+"""Findings, the interface of detectors, a base class, and an adapter for plug-ins."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
+from agentguard.errors import ConfigError
+from agentguard.options import Options, parse_options
 from agentguard.plugins import Registry
 from agentguard.trajectory.model import Source, Step
 
 if TYPE_CHECKING:
+    from agentguard.detect.run_content import RunContent
     from agentguard.detect.run_view import RunView
 
 
@@ -54,6 +57,12 @@ class Finding:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+def most_severe(findings: Sequence[Finding], threshold: float) -> Finding | None:
+    """Return the finding with the highest probability at or above the threshold, if there is one."""
+    likely = [finding for finding in findings if finding.probability >= threshold]
+    return max(likely, key=lambda finding: finding.probability, default=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorFailure:
     """Error or exceeded deadline of a detector; the run continues."""
@@ -92,7 +101,7 @@ NEVER_BY_DEFAULT: Final = RunRequirements(turns=1 << 62)
 
 @runtime_checkable
 class SimpleDetector(Protocol):
-    """Minimal plug-in detector; `agentguard.detect.adapter` completes it to a `Detector`."""
+    """Minimal plug-in detector; `adapt_detector` completes it to a `Detector`."""
 
     @property
     def name(self) -> str:
@@ -161,12 +170,155 @@ class Detector(Protocol):
         ...
 
 
+NO_FINDINGS: tuple[Finding, ...] = ()
+
+
+class BaseDetector:
+    """Base of the built-in detectors, with the defaults of `Detector`; a plug-in need not derive from it.
+
+    Attributes:
+        name: name of the detector.
+        summary: faults that it finds, in one sentence; a test compares the table in the docs with it.
+        codes: qualified taxonomy codes of its findings, the most specific first.
+        default_options: its options with their defaults.
+        options: the options of this detector.
+        is_stateless: see `Detector.is_stateless`.
+        requirements: see `Detector.requirements`; `agentguard.detect.runner.build_detectors` omits a detector
+            with default options if a recorded run does not have that data.
+        observed_sources: see `Detector.observed_sources`; a detector that has nothing to check sets it empty.
+        checks_proposed: True in a subclass that overrides `check_proposed`.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    codes: ClassVar[tuple[str, ...]] = ()
+    default_options: ClassVar[Options] = Options()
+    is_stateless: ClassVar[bool] = False
+    requirements: ClassVar[RunRequirements] = NO_REQUIREMENTS
+    observed_sources: Collection[Source] = (Source.AGENT,)
+    checks_proposed: ClassVar[bool] = False
+    options: Options
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.checks_proposed = cls.check_proposed is not BaseDetector.check_proposed
+
+    def __init__(self, **options: Any) -> None:
+        defaults = self.default_options
+        self.options = parse_options(defaults, options, f"detector {self.name}") if options else defaults
+
+    @classmethod
+    def can_find(cls, content: RunContent) -> bool:
+        """Return False if the detector with default options has no finding for a finished run.
+
+        The runner omits such a detector. The method may return True for a run without a fault.
+        """
+        del content
+        return True
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Return no findings; see `Detector.observe`."""
+        del step, view
+        return NO_FINDINGS
+
+    def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Return no findings; see `Detector.check_proposed`."""
+        del step, view
+        return NO_FINDINGS
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Return no findings; see `Detector.finish`."""
+        del view
+        return NO_FINDINGS
+
+    def build_option_error(self, option: str, problem: str) -> ConfigError:
+        """Return the error for an invalid value inside an option; the text names detector and option."""
+        return ConfigError(f"detector {self.name}.{option}: {problem}")
+
+    def build_finding(
+        self,
+        step: Step,
+        probability: float,
+        message: str,
+        *,
+        correction: str,
+        evidence: tuple[Evidence, ...] = (),
+        **details: Any,
+    ) -> Finding:
+        """Build a finding.
+
+        ``details`` may set ``codes`` and ``noticed_at``, the rest becomes its ``data``.
+        """
+        return Finding(
+            detector=self.name,
+            step=step.index,
+            codes=details.pop("codes", self.codes),
+            probability=probability,
+            message=message,
+            evidence=evidence,
+            correction=correction,
+            noticed_at=details.pop("noticed_at", step.index),
+            data=details,
+        )
+
+
 class DetectorFactory(Protocol):
     """Factory that builds a detector for one run from options."""
 
     def __call__(self, **options: Any) -> Detector | SimpleDetector:
         """Build a detector; raise ConfigError if an option does not exist or is out of range."""
         ...
+
+
+_ALL_SOURCES = tuple(Source)
+
+
+class DetectorAdapter:
+    """Complete detector around a plug-in that has at least ``name``, ``observe`` and ``finish``.
+
+    Defaults: the plug-in observes steps of all sources, has no requirements and checks no proposed turns.
+    A plug-in that has one of the optional members of `Detector` keeps it.
+    """
+
+    def __init__(self, detector: SimpleDetector) -> None:
+        self.detector = detector
+        self.name = str(getattr(detector, "name", type(detector).__name__))
+        self.requirements: RunRequirements = getattr(detector, "requirements", NO_REQUIREMENTS)
+        self.observed_sources: Collection[Source] = getattr(detector, "observed_sources", _ALL_SOURCES)
+        self.is_stateless: bool = getattr(detector, "is_stateless", False)
+        self._check_proposed = getattr(detector, "check_proposed", None)
+        self.checks_proposed = self._check_proposed is not None
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Call ``observe`` of the plug-in."""
+        return self.detector.observe(step, view)
+
+    def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Call ``check_proposed`` of the plug-in; return no findings if it does not have one."""
+        return NO_FINDINGS if self._check_proposed is None else self._check_proposed(step, view)
+
+    def finish(self, view: RunView) -> Iterable[Finding]:
+        """Call ``finish`` of the plug-in."""
+        return self.detector.finish(view)
+
+
+def adapt_detector(detector: Detector | SimpleDetector) -> Detector:
+    """Return a detector with all members of `Detector`: ``detector``, or an adapter around it."""
+    if isinstance(detector, BaseDetector):  # the common case by itself: a union of types takes longer
+        return detector
+    return detector if isinstance(detector, DetectorAdapter) else DetectorAdapter(detector)
+
+
+def read_requirements(factory: DetectorFactory) -> RunRequirements:
+    """Return the requirements that a factory declares; a function does not declare any."""
+    requirements: RunRequirements = getattr(factory, "requirements", NO_REQUIREMENTS)
+    return requirements
+
+
+def can_find(factory: DetectorFactory, content: RunContent) -> bool:
+    """Return False if a factory declares that its detectors find nothing in a run."""
+    check: Callable[[RunContent], bool] | None = getattr(factory, "can_find", None)
+    return check is None or check(content)
 
 
 def detectors() -> Registry[DetectorFactory]:

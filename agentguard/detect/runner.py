@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from agentguard.detect.adapter import adapt_detector, can_find, read_requirements
 from agentguard.detect.base import (
     Detector,
     DetectorFactory,
@@ -22,7 +21,10 @@ from agentguard.detect.base import (
     Finding,
     RunRequirements,
     SimpleDetector,
+    adapt_detector,
+    can_find,
     detectors,
+    read_requirements,
 )
 from agentguard.detect.finding_recovery import mark_recoveries
 from agentguard.detect.run_content import RunContent

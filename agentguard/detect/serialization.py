@@ -11,7 +11,7 @@ import orjson
 
 from agentguard.detect.base import Finding
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.json_codec import decode_dataclass
+from agentguard.trajectory.serialization import decode_dataclass
 
 
 def encode_finding(finding: Finding) -> dict[str, Any]:

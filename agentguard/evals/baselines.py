@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentguard.errors import EvaluationError
-from agentguard.localize.adapter import adapt_localizer
-from agentguard.localize.base import Localizer, SimpleLocalizer, Trainable, get_localizer_registry
+from agentguard.localize.base import (
+    Localizer,
+    SimpleLocalizer,
+    Trainable,
+    adapt_localizer,
+    get_localizer_registry,
+)
 
 Method = Localizer | SimpleLocalizer | Trainable
 

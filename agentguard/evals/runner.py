@@ -32,8 +32,7 @@ from agentguard.evals.splits import (
     shuffle_record_labels,
     split_for_cross_validation,
 )
-from agentguard.localize.adapter import adapt_localizer
-from agentguard.localize.base import Localizer
+from agentguard.localize.base import Localizer, adapt_localizer
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.resilience.ordered_map import map_ordered
 from agentguard.trajectory.model import Record

@@ -17,9 +17,8 @@ from agentguard import _sync_async
 from agentguard.errors import RecoveryError
 from agentguard.intercept.adapters.openai_chat import ChatAdapter
 from agentguard.intercept.conversation import Item
-from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.types import CandidateRequest
 from agentguard.trajectory.model import Usage
 
 

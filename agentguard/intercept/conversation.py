@@ -317,3 +317,12 @@ def build_prefix_keys(
         prefix_key = hashlib.sha256(prefix_key + item_key).digest() if item_key else prefix_key
         keys.append(prefix_key)
     return keys
+
+
+def release_claims(conversation: Conversation) -> None:
+    """Release the claims of calls that the client did not execute, so that it may execute them later."""
+    session = conversation.session
+    for claim in conversation.claims.values():
+        session.end_tool(claim, "", is_refused=True)
+    session.ledger.rewind(len(session))
+    conversation.claims = {}

@@ -11,37 +11,69 @@ A transport uses it as follows:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from agentguard import _sync_async
 from agentguard.errors import RecoveryError
 from agentguard.intercept.adapters.openai_chat import add_usage
-from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, select_context_steps
-from agentguard.intercept.conversation import BranchStep, Conversation, Item, build_prefix_keys, extend_key
-from agentguard.intercept.history_edits import HistoryEdits, build_shared_state
-from agentguard.intercept.history_matcher import build_answer_key
-from agentguard.intercept.history_sync import HistorySync
-from agentguard.intercept.types import (
-    AnswerSource,
-    CandidateRequest,
-    Decision,
-    InterceptorServices,
-    VisibleAnswer,
-    format_repeated_calls,
-    release_claims,
-    show_answer_unchanged,
+from agentguard.intercept.api_adapter import (
+    ApiAdapter,
+    build_response_key,
+    select_context_steps,
 )
+from agentguard.intercept.conversation import (
+    BranchStep,
+    Conversation,
+    Item,
+    build_prefix_keys,
+    extend_key,
+    release_claims,
+)
+from agentguard.intercept.history_edits import HistoryEdits, build_shared_state
+from agentguard.intercept.history_sync import HistorySync, InterceptorServices, build_answer_key
 from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
 from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.runtime.session import end_session
+from agentguard.runtime.tool_execution import format_repeated_calls
 from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.model import Step
 
 MAX_REJECTIONS = 10
 """Retries of one request. After that the answer is delivered, unless it repeats a side effect."""
+
+
+Decision = Literal["deliver", "again", "final"]
+
+
+AnswerSource = Literal["same", "repaired", "other"]
+"""Answer that the client gets: the model's answer, its repaired form, or another candidate."""
+
+
+VisibleAnswer = Callable[[list[Item], AnswerSource], tuple[list[Item] | None, str]]
+"""Function from the delivered answer to what the client sees.
+
+The function returns a pair:
+
+- the visible items, or None if they equal the answer. They differ if the client has already seen streamed
+  text of a rejected answer.
+- the ID of the response that the client saw begin; empty if it is the ID of the answer.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRequest:
+    """Functions that send one more request to the model for another candidate.
+
+    Attributes:
+        build_request: turns a request body into the effect that sends it.
+        parse_response: converts the result of that effect to a payload; raises if it is not an answer.
+    """
+
+    build_request: Callable[[bytes], Any]
+    parse_response: Callable[[Any], dict[str, Any]]
 
 
 class GuardedRequest(HistorySync):
@@ -138,7 +170,7 @@ class GuardedRequest(HistorySync):
         self,
         payload: Mapping[str, Any],
         candidate_request: CandidateRequest,
-        visible_answer: VisibleAnswer = show_answer_unchanged,
+        visible_answer: VisibleAnswer | None = None,
     ) -> _sync_async.Effects[Decision]:
         """Judge a complete answer of the model; yield the effects that request further candidates.
 
@@ -147,13 +179,10 @@ class GuardedRequest(HistorySync):
         Args:
             payload: the answer.
             candidate_request: builds the request for another candidate.
-            visible_answer: returns the items that the client will have seen.
+            visible_answer: returns the items that the client will have seen; by default the answer itself.
         """
-        self._conversation.superseded_response_ids, self.replacement_payload, self.answer_source = (
-            (),
-            None,
-            "same",
-        )
+        self.replacement_payload, self.answer_source = None, "same"
+        self._conversation.superseded_response_ids = ()
         answer = self.adapter.extract_answer_items(payload)
         if answer is None:
             return self._record_delivery([], payload)
@@ -168,7 +197,7 @@ class GuardedRequest(HistorySync):
         if self._check_stopped():
             return "final"
         id = payload.get("id")
-        visible_items, alias = visible_answer(answer, self.answer_source)
+        visible_items, alias = visible_answer(answer, self.answer_source) if visible_answer else (None, "")
         self._conversation.superseded_response_ids = (alias,) if alias else ()
         if step.tool_calls:
             decision = self._claim_calls(step)
@@ -258,17 +287,8 @@ class GuardedRequest(HistorySync):
             return
         self._is_settled, conversation = True, self._conversation
         if guard_items:
-            (
-                conversation.answer,
-                conversation.is_finished,
-                conversation.stored_response_id,
-                conversation.replacement,
-            ) = (
-                list(guard_items),
-                True,
-                None,
-                None,
-            )
+            conversation.answer, conversation.is_finished = list(guard_items), True
+            conversation.stored_response_id = conversation.replacement = None
             conversation.superseded_response_ids = (response_id,) if response_id else ()
         conversation.history = self._history if self.adapter.stores_history else []
         if not conversation.answer:  # without an answer, the client may repeat the request

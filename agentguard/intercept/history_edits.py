@@ -16,7 +16,7 @@ from agentguard.errors import FormatError
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import Conversation, Item, extend_key, resolve_items
 from agentguard.recover.budget import BudgetUsage
-from agentguard.recover.effect_ledger import Effect
+from agentguard.recover.effect_store import Effect
 
 MAX_SHARED_REQUESTS = 1000
 """Maximum number of requests of a conversation whose history is shared with other processes."""

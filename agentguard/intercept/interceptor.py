@@ -10,22 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentguard.intercept.api_adapter import (
-    ApiAdapter,
-    build_response_key,
-    parse_tools,
-    select_context_steps,
+from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, parse_tools, select_context_steps
+from agentguard.intercept.conversation import (
+    Conversation,
+    ConversationCache,
+    Item,
+    build_prefix_keys,
+    release_claims,
 )
-from agentguard.intercept.conversation import Conversation, ConversationCache, Item, build_prefix_keys
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits
-from agentguard.intercept.history_matcher import (
+from agentguard.intercept.history_sync import (
     build_answer_key,
     find_last_turn,
     has_random_call_ids,
     rebuild_branch,
 )
-from agentguard.intercept.types import release_claims
 from agentguard.recover.budget import BudgetAccount
 from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.session import Session

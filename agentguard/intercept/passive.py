@@ -14,8 +14,7 @@ from agentguard.intercept.api_adapter import ApiAdapter, select_context_steps
 from agentguard.intercept.conversation import Conversation, Item
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits
-from agentguard.intercept.history_matcher import build_answer_key, find_last_turn
-from agentguard.intercept.history_sync import count_turns_before_task
+from agentguard.intercept.history_sync import build_answer_key, count_turns_before_task, find_last_turn
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.trajectory.model import Source, Step
 

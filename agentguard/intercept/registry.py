@@ -12,9 +12,8 @@ from agentguard.intercept.adapters.openai_chat_stream import ChatStreamBuffer
 from agentguard.intercept.adapters.openai_responses import ResponsesAdapter
 from agentguard.intercept.adapters.openai_responses_stream import ResponsesStreamBuffer
 from agentguard.intercept.api_adapter import ApiAdapter
-from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.stream_buffer import EventStreamBuffer
-from agentguard.intercept.types import CandidateRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from typing import Any
 from agentguard import _sync_async
 from agentguard.intercept.adapters.openai_chat import requires_json
 from agentguard.intercept.conversation import Item
-from agentguard.intercept.guarded_request import GuardedRequest
-from agentguard.intercept.types import AnswerSource, CandidateRequest, Decision
+from agentguard.intercept.guarded_request import AnswerSource, CandidateRequest, Decision, GuardedRequest
 from agentguard.model_api.sse import EventReader, parse_event_fast
 
 _PARSE_ERRORS = (TypeError, AttributeError, ValueError)
@@ -115,7 +114,7 @@ class EventStreamBuffer(ABC):
     def _build_visible_answer(
         self, answer: list[Item], source: AnswerSource
     ) -> tuple[list[Item] | None, str]:
-        """Return the visible items and response ID; see `agentguard.intercept.types.VisibleAnswer`."""
+        """Return the visible items and response ID; see `VisibleAnswer`."""
 
     @abstractmethod
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:

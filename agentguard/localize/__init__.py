@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentguard.localize.base import BaseLocalizer as BaseLocalizer
     from agentguard.localize.base import Diagnosis as Diagnosis
     from agentguard.localize.base import Hypothesis as Hypothesis
     from agentguard.localize.base import Localizer as Localizer
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from agentguard.localize.base import SimpleLocalizer as SimpleLocalizer
     from agentguard.localize.base import Trainable as Trainable
     from agentguard.localize.base import get_localizer_registry as get_localizer_registry
-    from agentguard.localize.base_localizer import BaseLocalizer as BaseLocalizer
     from agentguard.localize.embedded import EmbeddedLocalizer as EmbeddedLocalizer
     from agentguard.localize.llm.fused import FusedLocalizer as FusedLocalizer
     from agentguard.localize.recalibration import RecalibratedLocalizer as RecalibratedLocalizer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentguard.verdict import Verdict as Verdict
 
 _EXPORTS = {
-    "BaseLocalizer": "agentguard.localize.base_localizer",
+    "BaseLocalizer": "agentguard.localize.base",
     "Diagnosis": "agentguard.localize.base",
     "EmbeddedLocalizer": "agentguard.localize.embedded",
     "FusedLocalizer": "agentguard.localize.llm.fused",

@@ -1,7 +1,8 @@
-"""Localizers: the interface and the diagnosis that they return."""
+"""Diagnoses, the interface of localizers, a base class, and an adapter for plug-ins."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -112,7 +113,7 @@ class Diagnosis:
 
 @runtime_checkable
 class SimpleLocalizer(Protocol):
-    """Minimal plug-in localizer; `agentguard.localize.adapter` completes it to a `Localizer`."""
+    """Minimal plug-in localizer; `adapt_localizer` completes it to a `Localizer`."""
 
     @property
     def name(self) -> str:
@@ -127,7 +128,7 @@ class SimpleLocalizer(Protocol):
 class Localizer(Protocol):
     """Ranks steps by how likely they caused the failure.
 
-    `agentguard.localize.base_localizer.BaseLocalizer` has defaults for all members but ``name`` and
+    `agentguard.localize.base.BaseLocalizer` has defaults for all members but ``name`` and
     ``locate``.
     """
 
@@ -171,6 +172,34 @@ class Trainable(Protocol):
         ...
 
 
+class BaseLocalizer(ABC):
+    """Base of the built-in localizers; a plug-in need not derive from it.
+
+    A subclass sets ``name`` and defines `locate`. The other members are described in `Localizer`.
+    """
+
+    __slots__ = ()
+
+    name: str = ""
+
+    @abstractmethod
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """Return a diagnosis; see `Localizer.locate`."""
+
+    @property
+    def immediate_localizer(self) -> Localizer:
+        """This localizer; see `Localizer.immediate_localizer`."""
+        return self
+
+    def without_group(self, group: str) -> Localizer:
+        """Return this localizer; see `Localizer.without_group`."""
+        del group
+        return self
+
+    def close(self) -> None:  # noqa: B027
+        """Do nothing; see `Localizer.close`."""
+
+
 class LocalizerFactory(Protocol):
     """Builds a localizer from its options."""
 
@@ -205,3 +234,47 @@ _REGISTRY: Registry[LocalizerFactory] = Registry(
 def get_localizer_registry() -> Registry[LocalizerFactory]:
     """Return the registry of localizers: those in ``agentguard.localize`` and installed plug-ins."""
     return _REGISTRY
+
+
+class LocalizerAdapter:
+    """Complete localizer around a plug-in that has at least ``name`` and ``locate``.
+
+    The defaults are those of `BaseLocalizer`. A plug-in that has one of the optional members of `Localizer`
+    keeps it.
+    """
+
+    def __init__(self, localizer: SimpleLocalizer) -> None:
+        self.localizer = localizer
+        self._without_group = getattr(localizer, "without_group", None)
+        self._close = getattr(localizer, "close", None)
+
+    @property
+    def name(self) -> str:
+        """Name of the plug-in."""
+        return self.localizer.name
+
+    @property
+    def immediate_localizer(self) -> Localizer:
+        """Localizer of the plug-in for live runs; the plug-in itself if it does not have one."""
+        immediate = getattr(self.localizer, "immediate_localizer", None)
+        return self if immediate is None else adapt_localizer(immediate)
+
+    def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
+        """Call ``locate`` of the plug-in."""
+        return self.localizer.locate(trajectory, findings)
+
+    def without_group(self, group: str) -> Localizer:
+        """Call ``without_group`` of the plug-in; return the plug-in itself if it does not have one."""
+        return self if self._without_group is None else adapt_localizer(self._without_group(group))
+
+    def close(self) -> None:
+        """Call ``close`` of the plug-in, if it has one."""
+        if self._close is not None:
+            self._close()
+
+
+def adapt_localizer(localizer: Localizer | SimpleLocalizer) -> Localizer:
+    """Return a localizer with all members of `Localizer`: ``localizer``, or an adapter around it."""
+    if isinstance(localizer, BaseLocalizer | LocalizerAdapter):
+        return localizer
+    return LocalizerAdapter(localizer)

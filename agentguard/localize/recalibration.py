@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.detect.base import Finding
 from agentguard.errors import StoreError
-from agentguard.localize.base import Diagnosis, Localizer
-from agentguard.localize.base_localizer import BaseLocalizer
+from agentguard.localize.base import BaseLocalizer, Diagnosis, Localizer
 from agentguard.localize.human_labels import RunLabel, iter_run_labels
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict

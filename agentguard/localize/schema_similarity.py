@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize._ranking import reject_unknown_options
-from agentguard.localize.base import Diagnosis, Hypothesis
-from agentguard.localize.base_localizer import BaseLocalizer
+from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
 from agentguard.trajectory.model import Record, Trajectory
 from agentguard.verdict import Verdict

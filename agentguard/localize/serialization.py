@@ -9,7 +9,7 @@ from agentguard.detect.serialization import to_json_data
 from agentguard.localize.base import Diagnosis
 from agentguard.store.db.rows import DiagnosisRow, Row
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.json_codec import decode_dataclass
+from agentguard.trajectory.serialization import decode_dataclass
 
 
 def encode_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:

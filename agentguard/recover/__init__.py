@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from agentguard.recover.actions import SampleVariant as SampleVariant
     from agentguard.recover.actions import SendMessage as SendMessage
     from agentguard.recover.actions import Stop as Stop
-    from agentguard.recover.base_strategy import BaseStrategy as BaseStrategy
     from agentguard.recover.budget import RecoveryBudget as RecoveryBudget
     from agentguard.recover.capabilities import Capabilities as Capabilities
     from agentguard.recover.outcome_verification import OutcomeVerification as OutcomeVerification
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from agentguard.recover.plan import RecoveryTier as RecoveryTier
     from agentguard.recover.recovery_policy import RecoveryPolicy as RecoveryPolicy
     from agentguard.recover.selective_redundancy import SelectiveRedundancy as SelectiveRedundancy
+    from agentguard.recover.strategy import BaseStrategy as BaseStrategy
     from agentguard.recover.strategy import RecoveryContext as RecoveryContext
     from agentguard.recover.strategy import RecoveryStrategy as RecoveryStrategy
     from agentguard.recover.strategy import RecoveryStrategyFactory as RecoveryStrategyFactory
@@ -62,7 +62,7 @@ _EXPORTS = {
     "AcceptanceVerdict": "agentguard.recover.acceptance.acceptance_test",
     "AnswerSources": "agentguard.recover.acceptance.sources",
     "BaseRule": "agentguard.recover.acceptance.base",
-    "BaseStrategy": "agentguard.recover.base_strategy",
+    "BaseStrategy": "agentguard.recover.strategy",
     "Capabilities": "agentguard.recover.capabilities",
     "Compensate": "agentguard.recover.actions",
     "DisableTools": "agentguard.recover.actions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from agentguard.recover.effect_ledger import Effect
+from agentguard.recover.effect_store import Effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from agentguard.localize.base import Hypothesis
-from agentguard.recover.effect_ledger import Effect
+from agentguard.recover.effect_store import Effect
 from agentguard.trajectory.model import Step, ToolCall
 
 _MAX_EFFECTS = 20

@@ -225,4 +225,32 @@ def _format_json(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-__all__ = ["RepairedCall", "apply_repairs", "is_one_typo_apart", "match_name", "repair_call", "repair_turn"]
+def describe_repair(step: Step, repair: Repair) -> dict[str, str]:
+    """Return the annotation of a repair: field, original text and repaired text."""
+    if repair.field.endswith(".name"):
+        place = int(repair.field.partition("[")[2].partition("]")[0])
+        original = step.tool_calls[place].name
+    else:
+        original = step.text(repair.field)
+    return {"field": repair.field, "original": original, "repaired": repair.text}
+
+
+def diff_calls(original: Step, changed: Step) -> list[dict[str, str]]:
+    """Return the differences between the calls of two turns, in the format of `describe_repair`."""
+    made = []
+    for place, (old, new) in enumerate(zip(original.tool_calls, changed.tool_calls, strict=False)):
+        field = f"tool_calls[{place}]"
+        if old.name != new.name:
+            made.append({"field": f"{field}.name", "original": old.name, "repaired": new.name})
+        if old.arguments != new.arguments:
+            made.append({"field": field, "original": original.text(field), "repaired": changed.text(field)})
+    return made
+
+
+def annotate_step(step: Step, annotations: Mapping[str, Any]) -> Step:
+    """Return the step with further annotations of the guard, in ``step.extra["agentguard"]``."""
+    if not annotations:
+        return step
+    return replace(
+        step, extra={**step.extra, "agentguard": {**step.extra.get("agentguard", {}), **annotations}}
+    )

@@ -15,7 +15,7 @@ with an effect (`EffectState`).
   function finds that there was no effect. If it finds the effect, the effect is *reconciled*.
 - A call that the tool refused has no effect.
 - An acting tool without output leaves the agent in doubt. An equal call in the next turn is refused first;
-  `agentguard.recover.unconfirmed_calls` has the rules.
+  `UnconfirmedCalls` has the rules.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
+from agentguard.detect.result_classification import ResultReason, classify_result
 from agentguard.detect.tool_names import is_read_tool
+from agentguard.recover.effect_store import Effect, EffectState, EffectStore, InMemoryEffectStore
 from agentguard.recover.schema_coercion import coerce_arguments
 from agentguard.recover.tool_effects import (
     UNKNOWN_TOOL_EFFECT,
@@ -36,67 +38,7 @@ from agentguard.recover.tool_effects import (
     compute_effect_key,
     is_irreversible_name,
 )
-from agentguard.recover.unconfirmed_calls import UnconfirmedCalls
 from agentguard.trajectory.model import Step, ToolSpec
-
-
-class EffectState(StrEnum):
-    """State of an effect."""
-
-    ATTEMPTED = "attempted"
-    """The tool runs, or the process ended while it ran."""
-    AMBIGUOUS = "ambiguous"
-    """The call ended without a result: it is unknown whether it took effect."""
-    DONE = "done"
-    """The tool returned a result."""
-    RECONCILED = "reconciled"
-    """The outcome was unknown; the tool's reconcile function found that the call took effect."""
-    FAILED = "failed"
-    """The call had no effect."""
-    COMPENSATED = "compensated"
-    """The undo function has run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """Effect of one tool call.
-
-    Attributes:
-        key: SHA-256 of tool and canonical arguments.
-        occurrence: number of earlier calls with this key on the branch of the call.
-        tool, arguments: the call.
-        step: index of the step with the call.
-        state: state of the effect.
-        result: result of the tool as text; empty until the effect is done.
-    """
-
-    key: str
-    occurrence: int
-    tool: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    step: int = 0
-    state: EffectState = EffectState.ATTEMPTED
-    result: str = ""
-
-    @property
-    def id(self) -> tuple[str, int]:
-        """Identifier of the effect within its run."""
-        return self.key, self.occurrence
-
-    @property
-    def is_done(self) -> bool:
-        """True if the call took effect and the effect remains."""
-        return self.state in (EffectState.DONE, EffectState.RECONCILED)
-
-    @property
-    def is_unsettled(self) -> bool:
-        """True if it is unknown whether the call took effect."""
-        return self.state in (EffectState.ATTEMPTED, EffectState.AMBIGUOUS)
-
-    @property
-    def is_active(self) -> bool:
-        """True if the call took effect or may have; the same call then does not run again."""
-        return self.is_done or self.is_unsettled
 
 
 class ExecutionDecision(StrEnum):
@@ -119,71 +61,61 @@ class EffectClaim:
     effect: Effect
 
 
-class EffectStore(Protocol):
-    """Storage of the effects of one run.
-
-    Each method is atomic. If the storage is a database, the write is durable before the method returns.
-    """
-
-    def claim(self, effect: Effect) -> Effect | None:
-        """Record an attempt.
-
-        Return None if the effect is new, was compensated or has failed; otherwise return the stored effect.
-        """
-        ...
-
-    def settle(self, effect: Effect) -> None:
-        """Write the state and the result of a claimed effect."""
-        ...
-
-    def effects(self) -> tuple[Effect, ...]:
-        """Return all effects of the run in the order of their first claims."""
-        ...
-
-
-class InMemoryEffectStore:
-    """Effects of one run in memory; thread-safe. They are lost when the process ends.
-
-    Attributes:
-        location: run id and branch under which a store also has these effects, so that another process can
-            continue the run; None if no store has them.
-    """
-
-    location: tuple[str, str] | None = None
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._effects: dict[tuple[str, int], Effect] = {}
-
-    def claim(self, effect: Effect) -> Effect | None:
-        """Record an attempt; see `EffectStore.claim`."""
-        with self._lock:
-            there = self._effects.get(effect.id)
-            if there is not None and there.is_active:
-                return there
-            fresh = effect.state is EffectState.ATTEMPTED
-            self._effects[effect.id] = effect if fresh else replace(effect, state=EffectState.ATTEMPTED)
-            return None
-
-    def settle(self, effect: Effect) -> None:
-        """Write state and result; see `EffectStore.settle`."""
-        with self._lock:
-            self._effects[effect.id] = effect
-
-    def effects(self) -> tuple[Effect, ...]:
-        """Return all effects; see `EffectStore.effects`."""
-        with self._lock:
-            return tuple(self._effects.values())
-
-    def restore(self, location: tuple[str, str], effects: Iterable[Effect]) -> None:
-        """Load the effects of a run from another process; call this before the first claim."""
-        with self._lock:
-            self.location = location
-            self._effects.update({effect.id: effect for effect in effects})
-
-
 MAX_REFUSALS = 2
 """Number of refusals after which the call of an undeclared tool runs again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _UnconfirmedCall:
+    """The last call with a key; ``step`` is the index of the step that received its result."""
+
+    effect: Effect
+    step: int
+    refusals: int = 0
+
+
+class UnconfirmedCalls:
+    """Completed calls of one run without output, by the key of their effect; not thread-safe.
+
+    An agent that gets no output cannot see that its call took effect, and often makes the call again. So the
+    register refuses an equal call in the turn directly after, a limited number of times.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[str, _UnconfirmedCall] = {}
+
+    def record_result(self, effect: Effect, step: int) -> None:
+        """Record the result that the agent got in a step."""
+        if classify_result(effect.result.lower()).reason is not ResultReason.NO_OUTPUT:
+            self.remove(effect.key)
+            return
+        call = self._calls.setdefault(effect.key, _UnconfirmedCall(effect=effect, step=step))
+        call.effect, call.step = effect, step
+
+    def remove(self, key: str) -> None:
+        """Remove the call with a key, for example because it was undone."""
+        self._calls.pop(key, None)
+
+    def refuse_repetition(self, key: str, step: int, max_refusals: int | None) -> Effect | None:
+        """Return the earlier effect if an equal call must not run; None if it may run.
+
+        Args:
+            key: key of the proposed call.
+            step: index of the step of the proposed call.
+            max_refusals: number of refusals after which the call may run; None for no limit.
+        """
+        call = self._calls.get(key)
+        # Each refusal may have its own step, so the turn directly after moves by the number of refusals.
+        if call is None or not call.step < step <= call.step + 1 + call.refusals:
+            return None
+        if max_refusals is not None and call.refusals >= max_refusals:
+            return None
+        call.refusals += 1
+        return call.effect
+
+    def rewind(self, to_step: int) -> None:
+        """Remove the calls from ``to_step`` on, after a rollback to this step."""
+        self._calls = {key: call for key, call in self._calls.items() if call.step < to_step}
 
 
 class EffectLedger:

@@ -1,15 +1,15 @@
-"""Effect store in the database: durable before a tool runs, and shared by all processes."""
+"""Effects of tool calls, and their stores: in memory, or in the database and shared by all processes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agentguard.errors import StoreTimeout, StoreUnavailable
-from agentguard.recover.effect_ledger import Effect, EffectState
 
 if TYPE_CHECKING:
     from agentguard.store.db.rows import EffectRow
@@ -17,11 +17,133 @@ if TYPE_CHECKING:
     from agentguard.store.write.effect_claims import SettledState
 
 
+class EffectState(StrEnum):
+    """State of an effect."""
+
+    ATTEMPTED = "attempted"
+    """The tool runs, or the process ended while it ran."""
+    AMBIGUOUS = "ambiguous"
+    """The call ended without a result: it is unknown whether it took effect."""
+    DONE = "done"
+    """The tool returned a result."""
+    RECONCILED = "reconciled"
+    """The outcome was unknown; the tool's reconcile function found that the call took effect."""
+    FAILED = "failed"
+    """The call had no effect."""
+    COMPENSATED = "compensated"
+    """The undo function has run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Effect of one tool call.
+
+    Attributes:
+        key: SHA-256 of tool and canonical arguments.
+        occurrence: number of earlier calls with this key on the branch of the call.
+        tool, arguments: the call.
+        step: index of the step with the call.
+        state: state of the effect.
+        result: result of the tool as text; empty until the effect is done.
+    """
+
+    key: str
+    occurrence: int
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    step: int = 0
+    state: EffectState = EffectState.ATTEMPTED
+    result: str = ""
+
+    @property
+    def id(self) -> tuple[str, int]:
+        """Identifier of the effect within its run."""
+        return self.key, self.occurrence
+
+    @property
+    def is_done(self) -> bool:
+        """True if the call took effect and the effect remains."""
+        return self.state in (EffectState.DONE, EffectState.RECONCILED)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """True if it is unknown whether the call took effect."""
+        return self.state in (EffectState.ATTEMPTED, EffectState.AMBIGUOUS)
+
+    @property
+    def is_active(self) -> bool:
+        """True if the call took effect or may have; the same call then does not run again."""
+        return self.is_done or self.is_unsettled
+
+
+class EffectStore(Protocol):
+    """Storage of the effects of one run.
+
+    Each method is atomic. If the storage is a database, the write is durable before the method returns.
+    """
+
+    def claim(self, effect: Effect) -> Effect | None:
+        """Record an attempt.
+
+        Return None if the effect is new, was compensated or has failed; otherwise return the stored effect.
+        """
+        ...
+
+    def settle(self, effect: Effect) -> None:
+        """Write the state and the result of a claimed effect."""
+        ...
+
+    def effects(self) -> tuple[Effect, ...]:
+        """Return all effects of the run in the order of their first claims."""
+        ...
+
+
+class InMemoryEffectStore:
+    """Effects of one run in memory; thread-safe. They are lost when the process ends.
+
+    Attributes:
+        location: run id and branch under which a store also has these effects, so that another process can
+            continue the run; None if no store has them.
+    """
+
+    location: tuple[str, str] | None = None
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._effects: dict[tuple[str, int], Effect] = {}
+
+    def claim(self, effect: Effect) -> Effect | None:
+        """Record an attempt; see `EffectStore.claim`."""
+        with self._lock:
+            there = self._effects.get(effect.id)
+            if there is not None and there.is_active:
+                return there
+            fresh = effect.state is EffectState.ATTEMPTED
+            self._effects[effect.id] = effect if fresh else replace(effect, state=EffectState.ATTEMPTED)
+            return None
+
+    def settle(self, effect: Effect) -> None:
+        """Write state and result; see `EffectStore.settle`."""
+        with self._lock:
+            self._effects[effect.id] = effect
+
+    def effects(self) -> tuple[Effect, ...]:
+        """Return all effects; see `EffectStore.effects`."""
+        with self._lock:
+            return tuple(self._effects.values())
+
+    def restore(self, location: tuple[str, str], effects: Iterable[Effect]) -> None:
+        """Load the effects of a run from another process; call this before the first claim."""
+        with self._lock:
+            self.location = location
+            self._effects.update({effect.id: effect for effect in effects})
+
+
 _FLUSH_TIMEOUT_S: Final = 10.0
 
 
 class SqlEffectStore:
-    """Effects of one run in the store.
+    """Effects of one run in the database; each write is durable before a tool runs.
 
     The store permits one claim per key. An effect that was compensated or has failed may be claimed again
     under the next *generation*, which is part of the key.

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentguard.errors import AgentGuardError, ConfigError
-from agentguard.recover.adapter import adapt_strategy
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
 from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, EscalationLevel, SelectiveRedundancy
-from agentguard.recover.strategy import RecoveryStrategy, strategies
+from agentguard.recover.strategy import RecoveryStrategy, adapt_strategy, strategies
 
 DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("hint", "rollback", "escalate", {"stop": {"patience": 12}})
 """Default escalation policy; a failure that goes on ends the run after a bounded number of turns."""

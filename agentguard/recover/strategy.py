@@ -1,4 +1,4 @@
-"""Interface of recovery strategies, the context that they read, and their registry.
+"""Interface of recovery strategies, their context and registry, a base class, and an adapter for plug-ins.
 
 A strategy does not call a framework. It reads a `RecoveryContext` and returns a `RecoveryPlan`, whose actions
 the integration applies.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.plugins import Registry
@@ -71,7 +71,7 @@ class RecoveryContext:
 
 
 class SimpleStrategy(Protocol):
-    """Minimal plug-in strategy; `agentguard.recover.adapter` completes it to a `RecoveryStrategy`."""
+    """Minimal plug-in strategy; `adapt_strategy` completes it to a `RecoveryStrategy`."""
 
     @property
     def name(self) -> str:
@@ -154,3 +154,63 @@ def _build_registry() -> Registry[RecoveryStrategyFactory]:
 
 
 _REGISTRY = _build_registry()
+
+
+class BaseStrategy:
+    """Base of the built-in strategies; a plug-in need not derive from it.
+
+    A subclass defines ``name`` and overrides `plan`. The other members are described in `RecoveryStrategy`.
+    """
+
+    name: ClassVar[str] = ""
+    min_confidence: float = 1.0
+    max_attempts: int = 1
+    sample: Sample | None = None
+    repairs_calls: bool = False
+    retries_reads: bool = False
+
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
+        """Return no plan; see `RecoveryStrategy.plan`."""
+        del context
+        return None
+
+    def accept(self, run: Trajectory) -> bool | str:
+        """Accept the candidate; see `RecoveryStrategy.accept`."""
+        del run
+        return True
+
+
+class StrategyAdapter:
+    """Complete strategy around a plug-in that has at least ``name`` and ``plan``.
+
+    The defaults are those of `BaseStrategy`. A plug-in that has one of the optional members of
+    `RecoveryStrategy` keeps it.
+    """
+
+    def __init__(self, strategy: SimpleStrategy) -> None:
+        self.strategy = strategy
+        self.name = strategy.name
+        self.min_confidence: float = getattr(strategy, "min_confidence", BaseStrategy.min_confidence)
+        self.max_attempts: int = getattr(strategy, "max_attempts", BaseStrategy.max_attempts)
+        self.sample: Sample | None = getattr(strategy, "sample", None)
+        self.repairs_calls: bool = getattr(strategy, "repairs_calls", False)
+        self.retries_reads: bool = getattr(strategy, "retries_reads", False)
+        self._accept = getattr(strategy, "accept", None)
+
+    def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
+        """Call ``plan`` of the plug-in."""
+        return self.strategy.plan(context)
+
+    def accept(self, run: Trajectory) -> bool | str:
+        """Call ``accept`` of the plug-in; return True if it does not have one."""
+        if self._accept is None:
+            return True
+        accepted: bool | str = self._accept(run)
+        return accepted
+
+
+def adapt_strategy(strategy: RecoveryStrategy | SimpleStrategy) -> RecoveryStrategy:
+    """Return a strategy with all members of `RecoveryStrategy`: ``strategy``, or an adapter around it."""
+    if isinstance(strategy, BaseStrategy | StrategyAdapter):
+        return strategy
+    return StrategyAdapter(strategy)

@@ -22,8 +22,7 @@ from agentguard.judge.response_safety import (
     SafetyRules,
     format_trigger,
 )
-from agentguard.localize.adapter import adapt_localizer
-from agentguard.localize.base import Localizer, SimpleLocalizer, get_localizer_registry
+from agentguard.localize.base import Localizer, SimpleLocalizer, adapt_localizer, get_localizer_registry
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.acceptance.adapter import AcceptanceFunctionAdapter
 from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction, AcceptanceRule

@@ -10,7 +10,8 @@ from agentguard.detect.base import Finding
 from agentguard.detect.result_classification import ResultStatus, classify_result
 from agentguard.detect.tool_names import normalize_tool_name
 from agentguard.recover.agent_messages import format_effects
-from agentguard.recover.effect_ledger import Effect, EffectLedger
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.effect_store import Effect
 from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.trajectory.model import Source, Step, ToolCall
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import Finding, most_severe
+from agentguard.detect.step_facts import canonicalize_json
 from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.recover.recovery_policy import EFFECT_TRIGGER, MALFORMED_CALL_TRIGGER
 from agentguard.recover.tool_effects import EffectClass
@@ -16,9 +18,7 @@ from agentguard.runtime.duplicate_calls import (
     find_duplicate_call,
     find_repeated_call,
 )
-from agentguard.runtime.live_diagnosis import most_severe
 from agentguard.runtime.run_state import RunState
-from agentguard.runtime.turn_approvals import TurnSignature, compute_turn_signature
 from agentguard.trajectory.model import Step
 
 SCHEMA_DETECTOR = "schema_violation"
@@ -26,6 +26,61 @@ SCHEMA_DETECTOR = "schema_violation"
 
 _CERTAIN_DETECTORS = frozenset({SCHEMA_DETECTOR, DUPLICATE_CALL_TRIGGER})
 """Detectors whose findings are facts: arguments match a JSON Schema or not, and calls are equal or not."""
+
+
+_APPROVAL_PATTERN = re.compile(
+    r"\W*(?:(?:y|yes|yep|ok|okay|sure|approved?|allow(?:ed)?|confirm(?:ed)?|go ahead|proceed|do it|please)\b"
+    r"\W*)+",
+    re.IGNORECASE,
+)
+"""The whole answer must match: "Yes, but only 10." is a new instruction."""
+
+TurnSignature = tuple[tuple[str, str], ...]
+"""Names and canonical arguments of the calls of a turn."""
+
+
+def compute_turn_signature(turn: Step) -> TurnSignature:
+    """Return the signature by which turns with equal calls are recognised."""
+    return tuple((call.name, canonicalize_json(call.arguments)) for call in turn.tool_calls)
+
+
+class TurnApprovals:
+    """Turns of one run that a person has approved or denied.
+
+    An approval is valid until its turn is committed, so a later equal turn needs another one. A denial is
+    valid until the end of the run.
+    """
+
+    def __init__(self) -> None:
+        self._question: TurnSignature | None = None
+        self._approved: set[TurnSignature] = set()
+        self._denied: set[TurnSignature] = set()
+
+    def record_question(self, turn: Step) -> None:
+        """Record that a person is asked about the calls of a turn."""
+        self._question = compute_turn_signature(turn) if turn.tool_calls else None
+
+    def record_answer(self, answer: str) -> bool | None:
+        """Return whether a person's answer approves the calls; None if no calls wait for an answer."""
+        signature, self._question = self._question, None
+        if signature is None:
+            return None
+        is_approved = _APPROVAL_PATTERN.fullmatch(answer) is not None
+        (self._approved if is_approved else self._denied).add(signature)
+        return is_approved
+
+    def is_approved(self, turn: Step) -> bool:
+        """Return whether the calls of a turn may run whatever the guard finds."""
+        return bool(self._approved) and compute_turn_signature(turn) in self._approved
+
+    def is_denied(self, turn: Step) -> bool:
+        """Return whether a person has decided that the calls of a turn must not run."""
+        return bool(self._denied) and compute_turn_signature(turn) in self._denied
+
+    def record_commit(self, turn: Step) -> None:
+        """Record that the calls of a turn have run."""
+        if self._approved:
+            self._approved.discard(compute_turn_signature(turn))
 
 
 class GateDecision(NamedTuple):

@@ -1,4 +1,4 @@
-"""Diagnosis of a live run: findings and localizer results as ranked hypotheses."""
+"""Diagnosis of a live run, findings and localizer results as ranked hypotheses, and the plan for it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.recover.agent_messages import to_sentence
-from agentguard.recover.plan import Recovery
+from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.recover.rollback_step import (
     MIN_HORIZON,
     find_first_agent_step,
     rollback_horizon,
     select_rollback_step,
 )
-from agentguard.trajectory.model import Step
+from agentguard.recover.strategy import RecoveryContext
+from agentguard.runtime.run_state import RunState
+from agentguard.trajectory.model import Step, Trajectory
 from agentguard.verdict import Verdict
-
-
-def most_severe(findings: Sequence[Finding], threshold: float) -> Finding | None:
-    """Return the finding with the highest probability at or above the threshold, if there is one."""
-    likely = [finding for finding in findings if finding.probability >= threshold]
-    return max(likely, key=lambda finding: finding.probability, default=None)
 
 
 def build_refusal_finding(reason: str, steps: int) -> Finding:
@@ -113,3 +109,64 @@ def build_live_diagnosis(
         hypotheses=hypotheses,
         findings=tuple(findings),
     )
+
+
+def plan_recovery(state: RunState, trigger: Finding) -> RecoveryPlan | None:
+    """Diagnose the run after a finding and return the planner's plan, if there is one."""
+    run = state.run
+    ranked: tuple[Hypothesis, ...] = ()
+    if state.config.localizer is not None:
+        located = state.config.localizer.locate(run, state.findings)
+        ranked = _apply_schema_feedback(state, run, located, rerank=True).hypotheses
+    candidates = rank_candidates(trigger, ranked, state.recoveries, run.steps)
+    diagnosis = build_live_diagnosis(run.id, candidates, state.findings)
+    return select_plan(state, diagnosis, run, trigger.detector, is_committed=True)
+
+
+def select_plan(
+    state: RunState,
+    diagnosis: Diagnosis,
+    run: Trajectory,
+    trigger: str,
+    *,
+    is_committed: bool,
+    trigger_probability: float | None = None,
+    escalation: str | None = None,
+) -> RecoveryPlan | None:
+    """Return the planner's plan for a diagnosis, if there is one.
+
+    Args:
+        state: state of the run.
+        diagnosis: hypotheses, in the order to try them.
+        run: the run that was diagnosed; its last step may be a proposed turn.
+        trigger: name of the detector whose finding triggers the recovery.
+        is_committed: whether the last step of ``run`` is committed.
+        trigger_probability: probability of a finding below the policy's threshold.
+        escalation: name of the escalation policy; by default ``trigger``.
+    """
+    diagnosis = _apply_schema_feedback(state, run, diagnosis, rerank=False)
+    context = RecoveryContext(
+        run=run,
+        diagnosis=diagnosis,
+        capabilities=state.capabilities,
+        account=state.account,
+        ledger=state.ledger,
+        past_recoveries=tuple(state.recoveries),
+        is_committed=is_committed,
+        repair_function=state.config.repair_function,
+        restorable_steps=None if state.restorable_steps is None else state.restorable_steps(),
+    )
+    plan = state.config.planner.plan(
+        context, trigger, trigger_probability=trigger_probability, escalation=escalation
+    ).plan
+    schemata = () if plan is None else diagnosis.hypotheses[plan.hypothesis].schemata
+    return replace(plan, schemata=schemata) if plan is not None and schemata else plan
+
+
+def _apply_schema_feedback(
+    state: RunState, run: Trajectory, diagnosis: Diagnosis, *, rerank: bool
+) -> Diagnosis:
+    annotate = state.config.annotate_diagnosis
+    if annotate is None:
+        return diagnosis
+    return state.run_safely(annotate, run, diagnosis, state.findings, rerank=rerank) or diagnosis

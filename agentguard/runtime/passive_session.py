@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from agentguard.recover.capabilities import Capabilities
-from agentguard.recover.effect_ledger import Effect, EffectClaim, EffectLedger, ExecutionDecision
+from agentguard.recover.effect_ledger import EffectClaim, EffectLedger, ExecutionDecision
+from agentguard.recover.effect_store import Effect
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig

@@ -6,44 +6,30 @@ This is a part of `agentguard.runtime.session.Session`. The session holds its lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import Finding, most_severe
 from agentguard.errors import RecoveryError
-from agentguard.recover.actions import Escalate, Reject, Repair, Sample, SampleVariant, SendMessage, Stop
+from agentguard.recover.actions import Escalate, Reject, Repair, SendMessage, Stop
 from agentguard.recover.agent_messages import format_repaired_call
-from agentguard.recover.call_repair import apply_repairs, repair_turn
-from agentguard.recover.plan import RecoveryOutcome, RecoveryPlan, RecoveryTier
+from agentguard.recover.call_repair import apply_repairs, describe_repair, diff_calls
+from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import compute_plan_cost
 from agentguard.recover.recovery_policy import EFFECT_TRIGGER
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, build_redundancy_finding
 from agentguard.recover.voting import VoteCandidate, VoteTally, count_votes
-from agentguard.runtime.effect_gate import SCHEMA_DETECTOR, EffectGate
-from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, to_hypothesis
+from agentguard.runtime.effect_gate import EffectGate, TurnApprovals
+from agentguard.runtime.live_diagnosis import build_live_diagnosis, select_plan, to_hypothesis
 from agentguard.runtime.run_state import RunState
-from agentguard.runtime.step_annotations import annotate_messages, describe_repair, diff_calls
-from agentguard.runtime.turn_approvals import TurnApprovals
+from agentguard.runtime.turn_vote import (
+    OpenVote,
+    VoteResult,
+    evaluate_candidate,
+    find_sample,
+    record_vote,
+)
 from agentguard.trajectory.model import Source, Step
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResult:
-    """Result of one round of a vote.
-
-    Attributes:
-        variants: variants for which to request further candidates. If not empty, the vote is still open and
-            the other fields have no meaning.
-        turn: the turn with which the run continues; None if there is a plan.
-        candidate_index: index of that turn among the candidates. Index 0 is the proposed turn.
-        plan: the plan to carry out because the candidates did not agree, as from `Session.propose`.
-    """
-
-    variants: tuple[SampleVariant, ...] = ()
-    turn: Step | None = None
-    candidate_index: int = 0
-    plan: RecoveryPlan | None = None
-
 
 _DISAGREEMENT_CORRECTION = (
     "Independent answers to this step did not agree. Check each argument against what was asked and what was "
@@ -51,23 +37,11 @@ _DISAGREEMENT_CORRECTION = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class _OpenVote:
-    """Vote that is not decided yet."""
-
-    turn: Step
-    trigger: Finding
-    plan: RecoveryPlan
-    sample: Sample
-    recovery_index: int
-    candidates: list[VoteCandidate]
-
-
 class PendingTurn:
     """Uncommitted turn of one session."""
 
     def __init__(self) -> None:
-        self._open_vote: _OpenVote | None = None
+        self._open_vote: OpenVote | None = None
         self._scheduled_vote: tuple[RecoveryPlan, Finding] | None = None
         self._expected_signature: tuple[Any, ...] = ()
         self._annotations: dict[str, Any] = {}
@@ -118,7 +92,7 @@ class PendingTurn:
         if held is None or held.plan is not plan:
             raise RecoveryError("elect: this plan has no open election; propose the turn first")
         for one in candidates[len(held.candidates) :]:
-            held.candidates.append(_evaluate_candidate(state, one, held.trigger, held.plan))
+            held.candidates.append(evaluate_candidate(state, one, held.trigger, held.plan))
         tally = count_votes(held.candidates, held.sample)
         if tally.additional_candidates:
             begin = len(held.candidates) - 1
@@ -126,7 +100,7 @@ class PendingTurn:
                 variants=held.sample.build_variants()[begin : begin + tally.additional_candidates]
             )
         self._open_vote = None
-        _record_vote(state, held, tally)
+        record_vote(state, held, tally)
         if tally.winner is None:
             return self._resolve_undecided(state, held, tally, candidates)
         return self._accept_candidate(held, tally, tally.winner, candidates[tally.winner])
@@ -213,11 +187,11 @@ class PendingTurn:
             return None
         trigger = build_redundancy_finding(turn, why)
         plan = state.run_safely(_build_plan, state, turn, trigger)
-        sample = _find_sample(plan)
+        sample = find_sample(plan)
         if plan is None or sample is None:
             self.skipped_votes += 1
             return None
-        first = _evaluate_candidate(state, turn, trigger, plan)
+        first = evaluate_candidate(state, turn, trigger, plan)
         if count_votes([first], sample).winner == 0:
             return None  # the acceptance test of a recovery block accepted the primary: no vote is needed
         return self._start_vote(state, turn, plan, trigger, first)
@@ -237,14 +211,14 @@ class PendingTurn:
             return None
         if any(isinstance(action, Repair) for action in plan.actions):
             return self._apply_repair(state, turn, plan, trigger)
-        if _find_sample(plan) is not None and not plan.undone:
+        if find_sample(plan) is not None and not plan.undone:
             return self._start_vote(state, turn, plan, trigger)
         if not any(isinstance(action, Reject | Escalate | Stop) for action in plan.actions):
             return None  # the next boundary handles the finding, after the tools have run
         self._reset_annotations()
         state.account.spend(**compute_plan_cost(plan))
         state.record_recovery(plan, trigger.detector, discarded_steps=(turn,))
-        state.recorder.add(annotate_messages(turn, state.take_messages()))
+        state.recorder.add(state.annotate_messages(turn))
         state.recorder.fork(turn.index, reason=plan.reason)
         state.apply_messages(plan)
         if any(isinstance(action, Escalate) for action in plan.actions):
@@ -272,20 +246,18 @@ class PendingTurn:
         trigger: Finding,
         first_candidate: VoteCandidate | None = None,
     ) -> RecoveryPlan:
-        sample = _find_sample(plan)
+        sample = find_sample(plan)
         assert sample is not None
         state.account.spend(**compute_plan_cost(plan))
         state.record_recovery(plan, trigger.detector, discarded_steps=())
-        self._open_vote = _OpenVote(
+        self._open_vote = OpenVote(
             turn=turn,
             trigger=trigger,
             plan=plan,
             sample=sample,
             recovery_index=len(state.recoveries) - 1,
             candidates=[
-                _evaluate_candidate(state, turn, trigger, plan)
-                if first_candidate is None
-                else first_candidate
+                evaluate_candidate(state, turn, trigger, plan) if first_candidate is None else first_candidate
             ],
         )
         return plan
@@ -294,7 +266,7 @@ class PendingTurn:
         self, state: RunState, turn: Step, plan: RecoveryPlan, trigger: Finding
     ) -> RecoveryPlan | None:
         """Start the vote on a turn that replaces one that was rolled back."""
-        sample = _find_sample(plan)
+        sample = find_sample(plan)
         if sample is None or state.account.find_exceeded_limit(samples=sample.n - 1) is not None:
             self.skipped_votes += 1
             return None
@@ -303,7 +275,7 @@ class PendingTurn:
         return self._start_vote(state, turn, anew, replace(trigger, step=turn.index))
 
     def _accept_candidate(
-        self, vote: _OpenVote, tally: VoteTally, candidate_index: int, original: Step | None
+        self, vote: OpenVote, tally: VoteTally, candidate_index: int, original: Step | None
     ) -> VoteResult:
         """Accept a candidate; ``original`` is the turn as its model returned it, before repairs."""
         turn = vote.candidates[candidate_index].turn or vote.turn
@@ -324,7 +296,7 @@ class PendingTurn:
         return VoteResult(turn=turn, candidate_index=candidate_index)
 
     def _resolve_undecided(
-        self, state: RunState, vote: _OpenVote, tally: VoteTally, candidates: Sequence[Step | None]
+        self, state: RunState, vote: OpenVote, tally: VoteTally, candidates: Sequence[Step | None]
     ) -> VoteResult:
         """Plan the next escalation level for a failed vote; if there is no plan, accept a candidate.
 
@@ -362,7 +334,8 @@ def _build_plan(
     run = state.run
     with_turn = replace(run, steps=(*run.steps, turn))
     diagnosis = build_live_diagnosis(run.id, (to_hypothesis(trigger, turn.agent),), state.findings)
-    return state.select_plan(
+    return select_plan(
+        state,
         diagnosis,
         with_turn,
         trigger.detector,
@@ -370,69 +343,6 @@ def _build_plan(
         trigger_probability=trigger_probability,
         escalation=escalation,
     )
-
-
-def _evaluate_candidate(
-    state: RunState, turn: Step | None, trigger: Finding, plan: RecoveryPlan
-) -> VoteCandidate:
-    """Check a candidate with the detectors and with the strategy's acceptance test."""
-    if turn is None:
-        return VoteCandidate(turn=None, rejection_reason="the request to the model failed")
-    turn = _repair_candidate(state, replace(turn, index=len(state)))
-    found = state.check_proposed(turn)
-    wrong = most_severe(found, state.config.finding_threshold)
-    if wrong is not None:
-        return VoteCandidate(turn=turn, rejection_reason=wrong.message or wrong.detector)
-    strategy = state.config.planner.find_strategy(trigger.detector, plan.strategy)
-    if strategy is None:
-        return VoteCandidate(turn=turn)
-    run = state.run
-    said = state.run_safely(strategy.accept, replace(run, steps=(*run.steps, turn)))
-    refused = "the acceptance test refused it" if said in (False, None) else ""
-    return VoteCandidate(turn=turn, rejection_reason=said if isinstance(said, str) else refused)
-
-
-def _repair_candidate(state: RunState, turn: Step) -> Step:
-    """Repair the unambiguous errors in a candidate's calls, if the policy repairs calls.
-
-    Without the repair, equal calls in different forms would not count as agreement.
-    """
-    strategy = state.config.planner.find_strategy(SCHEMA_DETECTOR, "roll_forward")
-    if not state.capabilities.repair or strategy is None or not strategy.repairs_calls:
-        return turn
-    run = state.run
-    made = state.run_safely(repair_turn, turn, run)
-    return turn if made is None else apply_repairs(turn, made[0])
-
-
-def _record_vote(state: RunState, vote: _OpenVote, tally: VoteTally) -> None:
-    """Record the cost of the vote, and the rejected candidates as abandoned branches."""
-    asked = vote.candidates[1:]
-    kept = 0 if tally.winner is None else tally.winner
-    left = [(place, one.turn) for place, one in enumerate(vote.candidates) if place != kept and one.turn]
-    used = [turn.usage for _, turn in left if turn.usage is not None]
-    tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in used)
-    state.account.charge(tokens=tokens, calls=len(asked), samples=len(asked))
-    for place, turn in left:
-        why = vote.candidates[place].rejection_reason or "the vote did not select it"
-        state.recorder.add(replace(turn, index=vote.turn.index))
-        state.recorder.fork(vote.turn.index, reason=f"{vote.plan.strategy}: {why}")
-    cost = {
-        **state.recoveries[vote.recovery_index].cost,
-        "tokens": float(tokens),
-        "calls": float(len(asked)),
-        "candidates": float(len(vote.candidates)),
-        "votes": float(tally.votes),
-    }
-    outcome = RecoveryOutcome.REFUTED if tally.winner is None else RecoveryOutcome.PENDING
-    spent = state.account.usage
-    known = replace(state.recoveries[vote.recovery_index], cost=cost, outcome=outcome, spent=spent)
-    state.update_recovery(vote.recovery_index, known)
-
-
-def _find_sample(plan: RecoveryPlan | None) -> Sample | None:
-    actions = () if plan is None else plan.actions
-    return next((action for action in actions if isinstance(action, Sample)), None)
 
 
 def _compute_signature(turn: Step) -> tuple[Any, ...]:

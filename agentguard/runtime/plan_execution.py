@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from agentguard.detect.base import Finding
 from agentguard.recover.actions import Repair, Sample
-from agentguard.recover.call_repair import apply_repairs
+from agentguard.recover.call_repair import annotate_step, apply_repairs, describe_repair
 from agentguard.recover.outcome_verification import get_resume_step
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.planner import compute_plan_cost
 from agentguard.runtime.pending_turn import PendingTurn
 from agentguard.runtime.run_state import RunState
-from agentguard.runtime.step_annotations import annotate_step, describe_repair
 
 
 def apply_plan(state: RunState, pending_turn: PendingTurn, plan: RecoveryPlan, trigger: Finding) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from agentguard.detect.base import most_severe
 from agentguard.errors import FormatError
 from agentguard.recover.actions import DisableTools, Restart, SendMessage, Stop
 from agentguard.recover.agent_messages import format_interruption
@@ -24,7 +25,6 @@ from agentguard.recover.outcome_verification import get_resume_step
 from agentguard.recover.persistence import decode_recovery
 from agentguard.recover.plan import Recovery, RecoveryTier
 from agentguard.recover.planner import compute_plan_cost
-from agentguard.runtime.live_diagnosis import most_severe
 from agentguard.runtime.session import Session
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Step, Trajectory

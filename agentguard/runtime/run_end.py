@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.detect.base import DetectorFailure, Finding, most_severe
 from agentguard.judge.response_safety import TAXONOMY
 from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
@@ -18,7 +18,8 @@ from agentguard.runtime.effect_claims import (
 from agentguard.runtime.live_diagnosis import (
     build_live_diagnosis,
     build_refusal_finding,
-    most_severe,
+    plan_recovery,
+    select_plan,
     to_hypothesis,
 )
 from agentguard.runtime.pending_turn import PendingTurn
@@ -85,7 +86,7 @@ def _build_plan(state: RunState, trigger: Finding) -> RecoveryPlan | None:
     run = state.run
     one = to_hypothesis(trigger, run.steps[trigger.step].agent)
     diagnosis = build_live_diagnosis(run.id, (one,), state.findings)
-    return state.select_plan(diagnosis, run, trigger.detector, is_committed=True)
+    return select_plan(state, diagnosis, run, trigger.detector, is_committed=True)
 
 
 def _plan_refusal(
@@ -101,7 +102,7 @@ def _plan_refusal(
     state.findings += findings
     state.end_triggers.add(trigger.detector)
     state.update_outcomes(accepted=False)
-    plan = state.run_safely(state.plan_recovery, trigger)
+    plan = state.run_safely(plan_recovery, state, trigger)
     if plan is None or plan.tier is RecoveryTier.STOP:  # the run ends anyway
         return None
     if _exceeds_retry_budget(state, trigger):

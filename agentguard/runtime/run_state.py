@@ -1,8 +1,8 @@
 """State of a guarded run: its record, its findings and its recoveries.
 
 `agentguard.runtime.session.Session` adds the events to it. The parts of a session (`PendingTurn`,
-`ReadRetry`, `run_end`, `plan_execution`) take this state as a parameter and keep no reference to it: with a
-reference cycle, a finished run would stay in memory until the garbage collector runs.
+`ReadRetry`, `live_diagnosis`, `run_end`, `plan_execution`) take this state as a parameter and keep no
+reference to it: with a reference cycle, a finished run would stay in memory until the garbage collector runs.
 
 The caller holds the lock (`RunState.acquire_lock`) around the methods that change the state.
 """
@@ -16,17 +16,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
-from agentguard.detect.base import DetectorFailure, Finding
+from agentguard.detect.base import DetectorFailure, Finding, most_severe
 from agentguard.judge.response_safety import SafetyAssessment
-from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.actions import SendMessage, Stop
 from agentguard.recover.budget import BudgetAccount
+from agentguard.recover.call_repair import annotate_step
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.planner import DIAGNOSIS_TRIGGER
-from agentguard.recover.strategy import RecoveryContext
-from agentguard.runtime.live_diagnosis import build_live_diagnosis, most_severe, rank_candidates
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.costs import price_step
 from agentguard.trajectory.event_log.recorder import RunRecorder
@@ -180,7 +178,7 @@ class RunState:
 
         Update the outcomes of the recoveries, and queue the most severe finding for the next boundary.
         """
-        step = self.recorder.add(price_step(turn, self.config.prices))
+        step = self.recorder.add(price_step(turn, prices) if (prices := self.config.prices) else turn)
         self._step_timer.record_step(step.index)
         found = self._observe(step)
         self.findings += found
@@ -227,10 +225,10 @@ class RunState:
         """Append to `pending_messages`."""
         self._pending_messages += texts
 
-    def take_messages(self) -> list[str]:
-        """Return and clear `pending_messages`, to annotate the next step with them."""
-        texts, self._pending_messages = self._pending_messages, []
-        return texts
+    def annotate_messages(self, turn: Step) -> Step:
+        """Return the step annotated with the `pending_messages`, which explain it; clear them."""
+        messages, self._pending_messages = self._pending_messages, []
+        return annotate_step(turn, {"told": messages}) if messages else turn
 
     def queue_trigger(self, trigger: Finding | None) -> None:
         """Keep the most probable finding for the next boundary.
@@ -252,65 +250,6 @@ class RunState:
     def clear_trigger(self) -> None:
         """Discard the `pending_trigger`."""
         self._pending_trigger = None
-
-    def plan_recovery(self, trigger: Finding) -> RecoveryPlan | None:
-        """Diagnose the run after a finding and return the planner's plan, if there is one."""
-        run = self.run
-        return self.select_plan(self._diagnose(run, trigger), run, trigger.detector, is_committed=True)
-
-    def select_plan(
-        self,
-        diagnosis: Diagnosis,
-        run: Trajectory,
-        trigger: str,
-        *,
-        is_committed: bool,
-        trigger_probability: float | None = None,
-        escalation: str | None = None,
-    ) -> RecoveryPlan | None:
-        """Return the planner's plan for a diagnosis, if there is one.
-
-        Args:
-            diagnosis: hypotheses, in the order to try them.
-            run: the run that was diagnosed; its last step may be a proposed turn.
-            trigger: name of the detector whose finding triggers the recovery.
-            is_committed: whether the last step of ``run`` is committed.
-            trigger_probability: probability of a finding below the policy's threshold.
-            escalation: name of the escalation policy; by default ``trigger``.
-        """
-        diagnosis = self._apply_schema_feedback(run, diagnosis, rerank=False)
-        situation = RecoveryContext(
-            run=run,
-            diagnosis=diagnosis,
-            capabilities=self.capabilities,
-            account=self.account,
-            ledger=self.ledger,
-            past_recoveries=tuple(self.recoveries),
-            is_committed=is_committed,
-            repair_function=self.config.repair_function,
-            restorable_steps=None if self.restorable_steps is None else self.restorable_steps(),
-        )
-        plan = self.config.planner.plan(
-            situation, trigger, trigger_probability=trigger_probability, escalation=escalation
-        ).plan
-        spoke = () if plan is None else diagnosis.hypotheses[plan.hypothesis].schemata
-        return replace(plan, schemata=spoke) if plan is not None and spoke else plan
-
-    def _diagnose(self, run: Trajectory, trigger: Finding) -> Diagnosis:
-        """Diagnose the run: combine the finding with the localizer's hypotheses, in the order to try them."""
-        ranked: tuple[Hypothesis, ...] = ()
-        if self.config.localizer is not None:
-            located = self.config.localizer.locate(run, self.findings)
-            ranked = self._apply_schema_feedback(run, located, rerank=True).hypotheses
-        return build_live_diagnosis(
-            run.id, rank_candidates(trigger, ranked, self.recoveries, run.steps), self.findings
-        )
-
-    def _apply_schema_feedback(self, run: Trajectory, diagnosis: Diagnosis, *, rerank: bool) -> Diagnosis:
-        annotate = self.config.annotate_diagnosis
-        if annotate is None:
-            return diagnosis
-        return self.run_safely(annotate, run, diagnosis, self.findings, rerank=rerank) or diagnosis
 
     def apply_messages(self, plan: RecoveryPlan) -> None:
         """Queue the messages of a plan; set `stop_reason` if the plan stops the run."""

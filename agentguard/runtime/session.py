@@ -31,15 +31,17 @@ from agentguard import _sync_async
 from agentguard.detect.base import DetectorFailure
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.recover.agent_messages import format_person_answer
+from agentguard.recover.call_repair import annotate_step
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import AttemptOutcome, Reconcile, classify_attempt
 from agentguard.runtime import run_end
-from agentguard.runtime.pending_turn import PendingTurn, VoteResult
+from agentguard.runtime.live_diagnosis import plan_recovery
+from agentguard.runtime.pending_turn import PendingTurn
 from agentguard.runtime.plan_execution import apply_plan
 from agentguard.runtime.read_retry import ReadRetry
 from agentguard.runtime.run_state import RunState
-from agentguard.runtime.step_annotations import annotate_messages, annotate_step
+from agentguard.runtime.turn_vote import VoteResult
 from agentguard.trajectory.model import Source, Step, ToolSpec
 
 
@@ -74,7 +76,7 @@ class Session(RunState):
                 return None
             plan: RecoveryPlan | None = None
             if trigger is not None:
-                plan = self.run_safely(self.plan_recovery, trigger)
+                plan = self.run_safely(plan_recovery, self, trigger)
                 if plan is not None:
                     apply_plan(self, self.pending_turn, plan, trigger)
             return self.pending_turn.attach_messages(self, plan)
@@ -238,11 +240,11 @@ class Session(RunState):
 
     def _annotate(self, turn: Step) -> Step:
         """Return the step with its index and all annotations."""
-        numbered = annotate_messages(turn, self.take_messages()).with_index(len(self))
+        numbered = self.annotate_messages(turn).with_index(len(self))
         marks = self.pending_turn.take_annotations(numbered)
         if reads := self.read_retry.build_annotations(self, numbered) if turn.source is Source.AGENT else []:
             marks["repaired"] = [*marks.get("repaired", []), *reads]
-        return annotate_step(numbered, marks)
+        return annotate_step(numbered, marks) if marks else numbered
 
 
 def end_session(session: Session) -> _sync_async.Effects[RecoveryPlan | None]:

@@ -6,10 +6,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from agentguard import _sync_async
 from agentguard.errors import AgentGuardError, RecoveryError
 from agentguard.recover.actions import Compensate, Escalate, Restart, SendMessage
-from agentguard.recover.effect_ledger import Effect, EffectClaim, ExecutionDecision
+from agentguard.recover.agent_messages import format_effects
+from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
+from agentguard.recover.effect_store import Effect
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_timer import alimit_call, limit_call
@@ -139,7 +143,6 @@ def to_result_text(result: Any) -> str:
         return result
     if result is None:
         return ""
-    import orjson
 
     option = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
     try:
@@ -216,3 +219,19 @@ def _call_undo(session: Session, effect: Effect) -> Any:
     if "result" in inspect.signature(undo).parameters and "result" not in arguments:
         return undo(**arguments, result=effect.result)
     return undo(**arguments)
+
+
+def format_repeated_calls(claims: Sequence[EffectClaim]) -> str:
+    """Build the message to a model that repeats calls which were, or may have been, executed."""
+    completed_effects = [claim.effect for claim in claims if claim.decision is ExecutionDecision.REUSE]
+    open_effects = [claim.effect for claim in claims if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN]
+    parts = ["[guard] Your last answer was dropped."]
+    if completed_effects:
+        parts.append(
+            f"These calls have already taken effect; do not repeat them: {format_effects(completed_effects)}."
+        )
+    if open_effects:
+        parts.append(
+            f"{UNKNOWN_OUTCOME_MESSAGE.removeprefix('[guard] ')} The call: {format_effects(open_effects)}."
+        )
+    return " ".join([*parts, "Continue from their results."])

@@ -17,10 +17,9 @@ from typing import Any
 
 from agentguard import _sync_async
 from agentguard.recover.actions import Repair, Sample, SampleVariant
-from agentguard.recover.call_repair import apply_repairs
+from agentguard.recover.call_repair import apply_repairs, diff_calls
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
-from agentguard.runtime.step_annotations import diff_calls
 from agentguard.trajectory.model import Step
 
 MAX_ROUNDS = 8

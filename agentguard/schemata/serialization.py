@@ -17,7 +17,7 @@ import orjson
 from agentguard.errors import FormatError
 from agentguard.schemata.model import ErrorSchema, Profile, Provenance
 from agentguard.trajectory.formats.sdk import JsonNode
-from agentguard.trajectory.json_codec import decode_dataclass, encode_fields
+from agentguard.trajectory.serialization import decode_dataclass, encode_fields
 
 MAX_LINE_BYTES: Final = 1_000_000
 """Maximum length of a line in bytes; a schema has about two thousand."""

@@ -20,7 +20,7 @@ MODULES = (
     "agentguard/backends/http/backend.py",
     "agentguard/backends/http/connection.py",
     "agentguard/backends/http/connection_pool.py",
-    "agentguard/backends/http/request_head.py",
+    "agentguard/backends/http/backend.py",
     "agentguard/backends/http/response_parser.py",
     "agentguard/backends/http/response_stream.py",
     "agentguard/backends/load_balancer.py",

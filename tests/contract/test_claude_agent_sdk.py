@@ -9,7 +9,7 @@ import pytest
 
 from agentguard.guard import Guard
 from agentguard.recover.capabilities import Capabilities
-from agentguard.recover.effect_ledger import EffectState
+from agentguard.recover.effect_store import EffectState
 from agentguard.testing.contracts.integrations import ContractRun
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
 from tests.contract.claude_agent_world import PREFIX, claude_agent_sdk

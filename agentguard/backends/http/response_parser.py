@@ -12,7 +12,6 @@ from typing import Final
 
 from agentguard.backends.base import Headers
 from agentguard.backends.http.limits import HttpLimits
-from agentguard.backends.http.request_head import CONNECTION_FIELDS
 from agentguard.errors import MissingExtra
 
 try:
@@ -20,6 +19,18 @@ try:
 except ImportError:  # pragma: no cover - only where the extra is missing
     raise MissingExtra("httptools", "serve") from None
 
+CONNECTION_FIELDS: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Header fields of one connection, which are never forwarded."""
 _MAX_INTERIM_RESPONSES: Final = 16
 _MAX_FRAMING_RATIO: Final = 16  # maximum framing per body byte in small chunks: 1\r\nx\r\n
 _TIMEOUT: Final = re.compile(rb"timeout=([0-9]{1,6})")

@@ -8,8 +8,7 @@ from itertools import islice
 
 from agentguard.detect._text import find_sentence
 from agentguard.detect.answer_patterns import find_hedge, find_negative_claim
-from agentguard.detect.base import Finding, RunRequirements
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_span
 from agentguard.detect.result_classification import ResultReason, ResultStatus
 from agentguard.detect.run_view import RunView

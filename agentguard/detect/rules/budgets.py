@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from agentguard.detect.base import NEVER_BY_DEFAULT, Finding
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NEVER_BY_DEFAULT, NO_FINDINGS, BaseDetector, Finding
 from agentguard.detect.evidence import quote_move
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from agentguard.detect._text import find_sentence
 from agentguard.detect.answer_patterns import find_confirmation, find_correction, find_objection
-from agentguard.detect.base import Finding, RunRequirements
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_span
 from agentguard.detect.run_view import RunView
 from agentguard.detect.text_patterns import find_success_claim

@@ -8,8 +8,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from agentguard.detect._text import jaccard_similarity
-from agentguard.detect.base import Finding, RunRequirements
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_move
 from agentguard.detect.run_view import Move, RunView
 from agentguard.detect.step_facts import StepFacts

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from agentguard.detect._text import find_sentence
 from agentguard.detect.answer_patterns import SURRENDER_CUES, find_surrender, is_limit_status
-from agentguard.detect.base import Finding
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView

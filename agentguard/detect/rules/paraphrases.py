@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard._lazy import lazy_property
-from agentguard.detect.base import Finding, RunRequirements
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_move
 from agentguard.detect.result_classification import ResultStatus
 from agentguard.detect.run_view import Move, RunView

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentguard.detect.base import NEVER_BY_DEFAULT, Finding
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NEVER_BY_DEFAULT, NO_FINDINGS, BaseDetector, Finding
 from agentguard.detect.evidence import quote_span
 from agentguard.detect.run_view import RunView
 from agentguard.options import Options, option

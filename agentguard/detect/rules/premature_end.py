@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.detect._text import find_sentence, to_lower
-from agentguard.detect.base import Finding
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView

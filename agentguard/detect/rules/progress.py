@@ -10,8 +10,7 @@ from typing import Any
 
 from agentguard._lazy import lazy_property
 from agentguard.detect._text import extract_words, jaccard_similarity, to_lower
-from agentguard.detect.base import Finding, RunRequirements
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.run_view import Move, RunView
 from agentguard.detect.step_facts import StepFacts

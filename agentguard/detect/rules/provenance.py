@@ -13,8 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from agentguard.detect.base import Finding
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
 from agentguard.detect.evidence import quote_span, quote_value
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView

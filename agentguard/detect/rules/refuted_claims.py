@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 
 from agentguard.detect._text import find_sentence
-from agentguard.detect.base import Finding, RunRequirements
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_span
 from agentguard.detect.result_classification import ResultStatus
 from agentguard.detect.run_view import RunView

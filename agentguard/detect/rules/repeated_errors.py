@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from agentguard.detect.base import Finding, RunRequirements
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.result_classification import ResultReason, ResultStatus
 from agentguard.detect.run_view import RunView

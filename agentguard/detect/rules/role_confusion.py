@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 
 from agentguard.detect._text import to_lower
-from agentguard.detect.base import Finding
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
 from agentguard.detect.evidence import quote_span
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView

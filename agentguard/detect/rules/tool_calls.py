@@ -10,8 +10,7 @@ from typing import Any
 
 import orjson
 
-from agentguard.detect.base import Finding, RunRequirements
-from agentguard.detect.base_detector import NO_FINDINGS, BaseDetector
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_span, quote_value
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView

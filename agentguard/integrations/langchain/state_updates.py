@@ -27,7 +27,7 @@ from agentguard.recover.actions import (
     SampleVariant,
     Stop,
 )
-from agentguard.recover.effect_ledger import Effect
+from agentguard.recover.effect_store import Effect
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.tool_execution import collect_messages
 from agentguard.runtime.turn_resolution import ResolvedTurn

@@ -23,7 +23,7 @@ from agentguard.integrations.langchain.state_updates import build_repaired_resul
 from agentguard.integrations.langgraph.checkpoints import get_messages, read_messages
 from agentguard.integrations.langgraph.graph_inspection import GraphInfo
 from agentguard.recover.actions import DisableTools, Escalate, Restart, Rewind
-from agentguard.recover.effect_ledger import Effect
+from agentguard.recover.effect_store import Effect
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session, end_session
 from agentguard.runtime.tool_execution import collect_messages

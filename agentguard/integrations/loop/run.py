@@ -44,7 +44,7 @@ from agentguard.recover.actions import (
     SendMessage,
 )
 from agentguard.recover.capabilities import Capabilities
-from agentguard.recover.effect_ledger import Effect, EffectStore
+from agentguard.recover.effect_store import Effect, EffectStore
 from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.recover.snapshots.manager import SnapshotOptions
 from agentguard.runtime.resumption import get_restart_note, list_disabled_tools

@@ -11,9 +11,8 @@ import httpx2
 
 from agentguard.errors import RecoveryError
 from agentguard.intercept.api_adapter import ApiAdapter
-from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.registry import GUARDED_APIS
-from agentguard.intercept.types import CandidateRequest
 
 RUN_HEADER = "agentguard-run"
 """Header with the run of a request; ``off`` disables the guard. It is never forwarded."""

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentguard.intercept.conversation import Item
-from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.guarded_request import AnswerSource, CandidateRequest, GuardedRequest
 from agentguard.intercept.stream_buffer import EventStreamBuffer
-from agentguard.intercept.types import AnswerSource, CandidateRequest
 from agentguard.model_api.sse import encode_event, parse_event
 
 MessageEvent = dict[str, Any]

@@ -11,9 +11,8 @@ from typing import Any
 
 from agentguard.intercept.adapters.openai_chat import CHUNK_HEAD_FIELDS, CHUNK_META_FIELDS, requires_json
 from agentguard.intercept.conversation import Item
-from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.guarded_request import AnswerSource, CandidateRequest, GuardedRequest
 from agentguard.intercept.stream_buffer import EventStreamBuffer
-from agentguard.intercept.types import AnswerSource, CandidateRequest
 from agentguard.model_api.sse import encode_event, extract_data, parse_event
 
 _EXTRA_TEXT_FIELDS = frozenset({"refusal", "reasoning_content", "reasoning"})

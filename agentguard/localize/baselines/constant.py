@@ -15,8 +15,7 @@ from agentguard.localize._ranking import (
     halve_weights,
     reject_unknown_options,
 )
-from agentguard.localize.base import Diagnosis, Localizer, Trainable
-from agentguard.localize.base_localizer import BaseLocalizer
+from agentguard.localize.base import BaseLocalizer, Diagnosis, Localizer, Trainable
 from agentguard.trajectory.model import Record, Trajectory
 
 Position = Literal["commonest", "first", "last"]

@@ -8,8 +8,7 @@ from typing import Literal, get_args
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
-from agentguard.localize.base import Diagnosis, Hypothesis
-from agentguard.localize.base_localizer import BaseLocalizer
+from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from agentguard.detect.base import Finding
 from agentguard.localize._ranking import build_diagnosis, halve_weights, reject_unknown_options
 from agentguard.localize._roles import find_agent_steps, has_failed_outcome
-from agentguard.localize.base import Diagnosis
-from agentguard.localize.base_localizer import BaseLocalizer
+from agentguard.localize.base import BaseLocalizer, Diagnosis
 from agentguard.trajectory.model import Trajectory
 
 

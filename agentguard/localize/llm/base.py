@@ -30,8 +30,7 @@ from agentguard.judge.base import (
 from agentguard.judge.ensemble.panel import ask_judges
 from agentguard.judge.usage import USAGE_KEYS, add_usage
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
-from agentguard.localize.base import Diagnosis, Hypothesis
-from agentguard.localize.base_localizer import BaseLocalizer
+from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 

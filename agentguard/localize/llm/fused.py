@@ -24,8 +24,7 @@ from agentguard.errors import ConfigError, JudgeError
 from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, Question, close_judge
 from agentguard.judge.llm.types import LABELS
 from agentguard.localize._ranking import reject_unknown_options
-from agentguard.localize.base import Diagnosis
-from agentguard.localize.base_localizer import BaseLocalizer
+from agentguard.localize.base import BaseLocalizer, Diagnosis
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
 from agentguard.localize.llm import structured
 from agentguard.localize.llm.base import QuerySession, pop_judge, select_verdict

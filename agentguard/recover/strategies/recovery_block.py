@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Sample
-from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.strategies._plan import reject_unknown_options
 from agentguard.recover.strategies._sampling import (
@@ -15,7 +14,7 @@ from agentguard.recover.strategies._sampling import (
     parse_count,
     parse_names,
 )
-from agentguard.recover.strategy import RecoveryContext
+from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 from agentguard.trajectory.model import Trajectory
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Restart
 from agentguard.recover.agent_messages import format_advice, format_effect_notes, to_sentence
-from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import RecoveryContext
+from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 
 
 class RestartStrategy(BaseStrategy):

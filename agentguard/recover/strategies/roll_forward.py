@@ -5,11 +5,10 @@ from __future__ import annotations
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Repair, SendMessage
 from agentguard.recover.agent_messages import format_repaired_call
-from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.call_repair import apply_repairs, repair_turn
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import RecoveryContext, RepairFunction
+from agentguard.recover.strategy import BaseStrategy, RecoveryContext, RepairFunction
 
 
 class RollForwardStrategy(BaseStrategy):

@@ -7,12 +7,11 @@ from typing import Literal, get_args
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Compensate, Reject, Rewind, SendMessage
 from agentguard.recover.agent_messages import format_correction, format_rejection
-from agentguard.recover.base_strategy import BaseStrategy
-from agentguard.recover.effect_ledger import Effect
+from agentguard.recover.effect_store import Effect
 from agentguard.recover.outcome_verification import get_plan_resume_step
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import RecoveryContext
+from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 
 
 class RepromptStrategy(BaseStrategy):

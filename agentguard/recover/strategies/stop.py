@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from agentguard.errors import ConfigError
 from agentguard.recover.actions import Stop
-from agentguard.recover.base_strategy import BaseStrategy
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies._plan import build_plan, reject_unknown_options
-from agentguard.recover.strategy import RecoveryContext
+from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 
 
 class StopStrategy(BaseStrategy):

@@ -8,12 +8,11 @@ from dataclasses import fields
 from agentguard.errors import AgentGuardError
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover import actions
-from agentguard.recover.adapter import adapt_strategy
 from agentguard.recover.budget import BudgetAccount
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy, SimpleStrategy
+from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy, SimpleStrategy, adapt_strategy
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 from agentguard.verdict import Verdict

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from agentguard.config.policy import Policy
-from agentguard.detect.base import detectors
-from agentguard.detect.base_detector import BaseDetector
+from agentguard.detect.base import BaseDetector, detectors
 from agentguard.detect.runner import build_detectors
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "detectors.md").read_text(encoding="utf-8")

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentguard.detect.base import Finding, detectors
-from agentguard.detect.base_detector import BaseDetector
+from agentguard.detect.base import BaseDetector, Finding, detectors
 from agentguard.detect.finding_recovery import mark_recoveries
 from agentguard.detect.run_view import RunView
 from agentguard.detect.runner import IncrementalRunner, detect

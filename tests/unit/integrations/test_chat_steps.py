@@ -10,10 +10,9 @@ import pytest
 
 from agentguard import _sync_async
 from agentguard.guard import Guard
-from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.intercept.registry import GUARDED_APIS
-from agentguard.intercept.types import CandidateRequest
 from agentguard.trajectory.model import Source, Step, Usage
 
 CHAT = GUARDED_APIS["chat"].adapter

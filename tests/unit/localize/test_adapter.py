@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from agentguard.detect.base import Finding
 from agentguard.guard import Guard
-from agentguard.localize.adapter import LocalizerAdapter, adapt_localizer
-from agentguard.localize.base import Diagnosis
+from agentguard.localize.base import Diagnosis, LocalizerAdapter, adapt_localizer
 from agentguard.localize.baselines.last_error import LastErrorLocalizer
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict

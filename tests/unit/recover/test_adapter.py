@@ -6,14 +6,18 @@ import pytest
 
 from agentguard.plugins import Registry
 from agentguard.recover.actions import Sample
-from agentguard.recover.adapter import StrategyAdapter, adapt_strategy
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.recovery_policy import build_escalation
 from agentguard.recover.strategies.hint import HintStrategy
 from agentguard.recover.strategies.restart import RestartStrategy
 from agentguard.recover.strategies.roll_forward import RollForwardStrategy
-from agentguard.recover.strategy import RecoveryContext, RecoveryStrategyFactory
+from agentguard.recover.strategy import (
+    RecoveryContext,
+    RecoveryStrategyFactory,
+    StrategyAdapter,
+    adapt_strategy,
+)
 from agentguard.testing.contracts.strategies import check_optional_members
 from tests.unit.recover.situations import run, situation
 

@@ -9,13 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from agentguard.recover.effect_ledger import (
-    Effect,
-    EffectLedger,
-    EffectState,
-    ExecutionDecision,
-    InMemoryEffectStore,
-)
+from agentguard.recover.effect_ledger import EffectLedger, ExecutionDecision
+from agentguard.recover.effect_store import Effect, EffectState, InMemoryEffectStore
 from agentguard.recover.tool_effects import EffectClass, ToolEffect
 from agentguard.trajectory.model import Source, Step, ToolSpec
 from tests.unit.recover.situations import TOOLS

@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from agentguard.recover.effect_ledger import Effect, EffectState, EffectStore, InMemoryEffectStore
-from agentguard.recover.effect_store import SqlEffectStore
+from agentguard.recover.effect_store import (
+    Effect,
+    EffectState,
+    EffectStore,
+    InMemoryEffectStore,
+    SqlEffectStore,
+)
 from agentguard.store import Store
 from agentguard.store.db.rows import SnapshotRow
 

@@ -22,7 +22,7 @@ from agentguard.recover.actions import (
     Stop,
 )
 from agentguard.recover.budget import BudgetAccount, BudgetUsage, RecoveryBudget
-from agentguard.recover.effect_ledger import Effect, EffectState
+from agentguard.recover.effect_store import Effect, EffectState
 from agentguard.recover.persistence import decode_recovery, encode_recovery, to_recovery_row
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 

@@ -10,7 +10,8 @@ import pytest
 from agentguard.detect.base import Finding
 from agentguard.recover.actions import Compensate, Rewind, SendMessage
 from agentguard.recover.capabilities import Capabilities
-from agentguard.recover.effect_ledger import Effect, EffectLedger
+from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.effect_store import Effect
 from agentguard.recover.outcome_verification import OutcomeVerification, get_plan_resume_step
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.strategies.rollback import CompensateStrategy, RollbackStrategy

@@ -12,7 +12,8 @@ from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.recover.actions import Escalate
 from agentguard.recover.capabilities import Capabilities
-from agentguard.recover.effect_ledger import EffectState, ExecutionDecision
+from agentguard.recover.effect_ledger import ExecutionDecision
+from agentguard.recover.effect_store import EffectState
 from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session

@@ -11,7 +11,7 @@ import pytest
 
 from agentguard.errors import FormatError
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.json_codec import decode_dataclass, encode_fields
+from agentguard.trajectory.serialization import decode_dataclass, encode_fields
 
 
 class Colour(StrEnum):

@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol
 from agentguard.version import __version__
 from agentguard_server.proxy.admin.desired_state import DesiredReplicaState
 from agentguard_server.proxy.state import AppState
-from agentguard_server.proxy.telemetry.counters import MetricSample, MetricSet
-from agentguard_server.proxy.telemetry.metrics import Metrics
+from agentguard_server.proxy.telemetry.metrics import Metrics, MetricSample, MetricSet
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory, WorkerSnapshot
 
 REPLICA_STATES: Final = (

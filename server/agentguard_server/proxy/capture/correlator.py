@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from agentguard.guard import Guard
-from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.passive import PassiveInterceptor
 from agentguard.intercept.registry import GUARDED_APIS, build_stream_buffer
-from agentguard.intercept.types import CandidateRequest
 from agentguard.runtime.passive_session import PassiveSession
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig
@@ -20,7 +19,7 @@ from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
 from agentguard_server.proxy.capture.history_cache import HistoryCache
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
-from agentguard_server.proxy.guard.eligibility import decode_body
+from agentguard_server.proxy.guard.guarded_request import decode_body
 from agentguard_server.proxy.guard.options import GuardOptions
 
 logger = logging.getLogger("agentguard.collector")

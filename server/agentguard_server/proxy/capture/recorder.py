@@ -12,7 +12,7 @@ from agentguard.intercept.registry import GUARDED_APIS
 from agentguard_server.proxy.capture.client import CollectorClient
 from agentguard_server.proxy.capture.collector_supervisor import CollectorSupervisor, build_socket_path
 from agentguard_server.proxy.capture.protocol import CapturedExchange
-from agentguard_server.proxy.guard.eligibility import parse_run_id
+from agentguard_server.proxy.guard.guarded_request import parse_run_id
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from agentguard.errors import AgentGuardError, StoreUnavailable
-from agentguard.recover.effect_ledger import Effect, EffectState, InMemoryEffectStore
-from agentguard.recover.effect_store import SqlEffectStore
+from agentguard.recover.effect_store import Effect, EffectState, InMemoryEffectStore, SqlEffectStore
 from agentguard.store.write.effect_claims import SHARED_BRANCH_PREFIX
 
 if TYPE_CHECKING:

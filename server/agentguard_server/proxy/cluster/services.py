@@ -11,7 +11,7 @@ from agentguard_server.proxy.cluster.effects import EffectReplicator
 from agentguard_server.proxy.cluster.health_hints import SharedHealthHints
 from agentguard_server.proxy.cluster.session_store import SharedConversationStore
 from agentguard_server.proxy.config.schema import ClusterOptions
-from agentguard_server.proxy.telemetry.counters import MetricSample
+from agentguard_server.proxy.telemetry.metrics import MetricSample
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store

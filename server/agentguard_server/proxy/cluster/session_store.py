@@ -17,7 +17,7 @@ from agentguard.store.db.rows import SessionRow
 from agentguard.store.db.tables import SESSIONS
 
 if TYPE_CHECKING:
-    from agentguard.recover.effect_ledger import EffectStore
+    from agentguard.recover.effect_store import EffectStore
     from agentguard.store.store import Store
     from agentguard_server.proxy.cluster.effects import EffectReplicator
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from agentguard import _sync_async
 from agentguard.backends.base import Response, StreamingResponse
 from agentguard.errors import BackendError, RecoveryError, ResilienceError
-from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.api_adapter import ApiAdapter
+from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.intercept.registry import build_stream_buffer
 from agentguard.intercept.stream_buffer import EventStreamBuffer
-from agentguard.intercept.types import CandidateRequest
 from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
-from agentguard_server.proxy.guard.eligibility import decode_body
 from agentguard_server.proxy.hooks import GuardOutcome, ModelCaller, ProxyRequest
 from agentguard_server.proxy.routes import ErrorShape
 
@@ -260,3 +262,38 @@ def _is_uncompressed(response: Response) -> bool:
 
 def _encode_body(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
+
+
+_RUN_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_decode = msgspec.json.Decoder().decode
+
+
+def parse_run_id(value: str) -> str:
+    """Return the client's run ID; empty if it is not valid, or ``off``."""
+    return value if value != "off" and _RUN_ID.fullmatch(value) else ""
+
+
+def decode_body(body: bytes) -> dict[str, Any] | None:
+    """Decode a body; return None if it is not a JSON object. Numbers keep all their digits."""
+    try:
+        value = _decode(body)
+    except RecursionError:
+        return None
+    except ValueError:
+        value = _decode_lenient(body)
+    return value if isinstance(value, dict) else None
+
+
+def _decode_lenient(body: bytes) -> Any:
+    """Decode input that is not valid JSON but that servers may accept: NaN, lone surrogates."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def requires_guard(adapter: ApiAdapter, body: Mapping[str, Any]) -> bool:
+    """Return whether a request offers tools or has tool calls in its history."""
+    if body.get("tools"):
+        return True
+    return any(item.get("tool_calls") or adapter.is_result(item) for item in adapter.extract_items(body))

@@ -15,18 +15,19 @@ from agentguard.intercept.history_edits import HistoryEdits, parse_edits
 from agentguard.intercept.interceptor import CAPABILITIES, Interceptor
 from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.recover.acceptance.persistence import record_acceptance
-from agentguard.recover.effect_ledger import EffectStore
+from agentguard.recover.effect_store import EffectStore
 from agentguard.recover.plan import Recovery
 from agentguard.runtime.session import Session
 from agentguard.store.db.rows import AcceptanceRow, Row
 from agentguard.trajectory.event_log.recorder import EventSink, RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
-from agentguard_server.proxy.guard.eligibility import (
+from agentguard_server.proxy.guard.guarded_request import (
+    InlineGuardedRequest,
+    build_guard_failure_response,
     decode_body,
     parse_run_id,
     requires_guard,
 )
-from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest, build_guard_failure_response
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.guard.session_registry import SessionRegistry
 from agentguard_server.proxy.hooks import GuardCounters, InterceptedRequest, ProxyRequest

@@ -15,7 +15,7 @@ from agentguard_server.proxy.admin.desired_state import DesiredReplicaState
 from agentguard_server.proxy.admin.status import ManagedPool, ProxyStatus, StatusSource
 from agentguard_server.proxy.hooks import RequestObserver
 from agentguard_server.proxy.state import AppState, Receive, Scope, Send
-from agentguard_server.proxy.telemetry.counters import MetricSample
+from agentguard_server.proxy.telemetry.metrics import MetricSample
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory
 
 if TYPE_CHECKING:

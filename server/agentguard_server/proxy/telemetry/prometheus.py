@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import MissingExtra
-from agentguard_server.proxy.telemetry.counters import Histogram, MetricSet
 from agentguard_server.proxy.telemetry.metric_definitions import (
     METRIC_DEFINITIONS,
     METRIC_PREFIX,
     MetricDefinition,
 )
+from agentguard_server.proxy.telemetry.metrics import Histogram, MetricSet
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -20,8 +20,7 @@ from agentguard.errors import AgentGuardError
 from agentguard.otlp.exporter import ExportTarget, SpanSender
 from agentguard.otlp.model import OtlpSpan
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
-from agentguard_server.proxy.telemetry.counters import MetricSample
-from agentguard_server.proxy.telemetry.metrics import FindingDeduplicator
+from agentguard_server.proxy.telemetry.metrics import FindingDeduplicator, MetricSample
 from agentguard_server.proxy.telemetry.options import TracingOptions
 from agentguard_server.proxy.telemetry.span_mapping import EDGE_BYTES, to_span
 from agentguard_server.proxy.telemetry.trace_context import propagation_headers

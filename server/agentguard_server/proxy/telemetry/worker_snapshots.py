@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import orjson
 
-from agentguard_server.proxy.telemetry.counters import MetricSet
+from agentguard_server.proxy.telemetry.metrics import MetricSet
 
 _FILE_NAME: Final = re.compile(r"worker-(\d+)-(\d+)\.json")
 _ENDED_FILE: Final = "ended.json"

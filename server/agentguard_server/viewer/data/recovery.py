@@ -10,7 +10,7 @@ from agentguard.detect.base import Evidence
 from agentguard.errors import FormatError
 from agentguard.store.db.rows import RecoveryRow
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.json_codec import decode_dataclass, decode_texts
+from agentguard.trajectory.serialization import decode_dataclass, decode_texts
 from agentguard_server.viewer.escaping import to_single_line
 
 

@@ -1,6 +1,6 @@
 """Annotations of the guard in a step: messages to the agent, repairs, and votes.
 
-A session writes them to ``step.extra["agentguard"]`` (`agentguard.runtime.step_annotations`). Imported runs
+A session writes them to ``step.extra["agentguard"]`` (`agentguard.runtime.session`). Imported runs
 may contain any data there, so its structure is checked.
 """
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agentguard.backends.base import BackendRequest, Headers
 from agentguard.backends.http import HttpBackend, HttpLimits
+from agentguard.backends.http.backend import RequestHeadBuilder
 from agentguard.backends.http.egress_policy import parse_origin
-from agentguard.backends.http.request_head import RequestHeadBuilder
 from agentguard.errors import BackendError, ConfigError
 
 URL = "http://127.0.0.1:8000/v1"
