@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, parse_tools, select_context_steps
 from agentguard.intercept.conversation import (
     Conversation,
@@ -69,8 +70,8 @@ class _RewriteWarning:
     """
 
     def __init__(self, max_tasks: int) -> None:
-        self._max_tasks, self._is_logged = max_tasks, False
-        self._task_keys: OrderedDict[bytes, None] = OrderedDict()
+        self._is_logged = False
+        self._task_keys = BoundedMap[bytes, None](max_tasks)
 
     def check(self, adapter: ApiAdapter, items: Sequence[Item], keys: Sequence[bytes]) -> None:
         """Log the warning once, if a request continues a known task but no known conversation.
@@ -96,8 +97,6 @@ class _RewriteWarning:
                 "of its framework, or set the header agentguard-run, which bounds the recoveries of the run"
             )
         self._task_keys[key] = None
-        if len(self._task_keys) > self._max_tasks:
-            self._task_keys.popitem(last=False)
 
 
 class Interceptor:
@@ -138,9 +137,8 @@ class Interceptor:
         self.save_edits = save_edits
         self.failures: deque[str] = deque(maxlen=100)
         self._run_name_suffix = run_name_suffix
-        self._named_runs: OrderedDict[str, _NamedRun] = OrderedDict()
+        self._named_runs = BoundedMap[str, _NamedRun](max_conversations)
         self._rewrite_warning = _RewriteWarning(max_conversations)
-        self._max_conversations = max_conversations
         # A generator seeded once: asking the system for each ID costs more than the rest of a short run.
         self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
 
@@ -380,10 +378,7 @@ class Interceptor:
         """Return the client's name, with a number if it is already used, or a random ID without a name."""
         if not run_name:
             return f"run-{self._id_generator.getrandbits(64):016x}"
-        named = self._named_runs.pop(run_name, None) or _NamedRun()
+        named = self._named_runs[run_name] = self._named_runs.get(run_name) or _NamedRun()
         named.count += 1
-        self._named_runs[run_name] = named
-        while len(self._named_runs) > self._max_conversations:
-            self._named_runs.popitem(last=False)
         run_id = f"{run_name}{self._run_name_suffix}"
         return run_id if named.count == 1 else f"{run_id}.{named.count}"

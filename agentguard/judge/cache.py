@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.judge.base import (
     GeneratedText,
@@ -128,9 +128,8 @@ class CachedJudge:
         self.name = judge.name
         self.stats = CacheStats()
         self._version, self._store, self._tenant = version, store, tenant
-        self._max_entries = max_entries
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, JudgeAnswer] = OrderedDict()
+        self._entries = BoundedMap[str, JudgeAnswer](max_entries)
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer from memory or the store, and ask the judge for all remaining questions in one call."""
@@ -176,8 +175,7 @@ class CachedJudge:
 
     def _look_up(self, key: str, question: Question) -> JudgeAnswer | None:
         with self._lock:
-            if (answer := self._entries.get(key)) is not None:
-                self._entries.move_to_end(key)
+            if (answer := self._entries.use(key)) is not None:
                 return answer
         store, tenant = self._find_store()
         if store is None:
@@ -219,9 +217,6 @@ class CachedJudge:
     def _cache_answer(self, key: str, answer: JudgeAnswer) -> None:
         with self._lock:
             self._entries[key] = answer
-            self._entries.move_to_end(key)
-            while len(self._entries) > self._max_entries:
-                self._entries.popitem(last=False)
 
     def _update_stats(self, **increments: int) -> None:
         with self._lock:

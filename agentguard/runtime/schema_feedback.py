@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.detect.base import Finding
 from agentguard.detect.runner import detect
 from agentguard.errors import AgentGuardError
@@ -84,8 +84,8 @@ class SchemaFeedback:
         self._next_look = -math.inf
         self._load_error: AgentGuardError | None = None
         self._tenants: dict[str, SchemaFeedback] = {"": self}
-        self._open_recoveries: OrderedDict[str, dict[int, Recovery]] = OrderedDict()
-        self._counted_uses: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._open_recoveries = BoundedMap[str, dict[int, Recovery]](_MAX_RUNS)
+        self._counted_uses = BoundedMap[tuple[str, str], None](64 * _MAX_RUNS)
         self._lock = threading.Lock()
         self._last_exchange = clock()
 
@@ -207,8 +207,6 @@ class SchemaFeedback:
         """Store a recovery of a live run; the method is an observer of a guard."""
         with self._lock:
             self._open_recoveries.setdefault(recovery.run, {})[recovery.id] = recovery
-            while len(self._open_recoveries) > _MAX_RUNS:
-                self._open_recoveries.popitem(last=False)
 
     def record_run_end(self, run: Trajectory, findings: Sequence[Finding]) -> None:
         """Queue a run that has ended for processing; takes microseconds."""
@@ -252,8 +250,6 @@ class SchemaFeedback:
             name: outcome for name, outcome in said.items() if (job.run.id, name) not in self._counted_uses
         }
         self._counted_uses.update(dict.fromkeys((job.run.id, name) for name in new))
-        while len(self._counted_uses) > 64 * _MAX_RUNS:
-            self._counted_uses.popitem(last=False)
         return {name: outcome for name, outcome in new.items() if self.cache.index.get(name) is not None}
 
     def _distill(self, job: _FeedbackJob) -> list[ErrorSchema]:

@@ -6,10 +6,10 @@ times.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.detect.base import Finding
 from agentguard.detect.runner import detect
 from agentguard.schemata.distillation.distiller import EmbeddedDistiller
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_T = TypeVar("_T")
 
 TRAIT_WEIGHT: Final = 0.5
 """Share of traits in the similarity; the rest is the similarity of texts."""
@@ -84,7 +83,7 @@ def detect_cached(run: Trajectory) -> tuple[Finding, ...]:
     entry = _FINDINGS_CACHE.get(id(run))
     if entry is None or entry[0] is not run:
         entry = (run, tuple(detect(run).findings))
-        _cache_value(_FINDINGS_CACHE, id(run), entry)
+        _FINDINGS_CACHE[id(run)] = entry
     return entry[1]
 
 
@@ -93,15 +92,11 @@ def profile_cached(run: Trajectory, findings: Sequence[Finding]) -> tuple[Profil
     entry = _PROFILE_CACHE.get(id(run))
     if entry is None or entry[0] is not run or entry[1] != tuple(findings):
         entry = (run, tuple(findings), profile_steps(run, findings))
-        _cache_value(_PROFILE_CACHE, id(run), entry)
+        _PROFILE_CACHE[id(run)] = entry
     return entry[2]
 
 
-_FINDINGS_CACHE: OrderedDict[int, tuple[Trajectory, tuple[Finding, ...]]] = OrderedDict()
-_PROFILE_CACHE: OrderedDict[int, tuple[Trajectory, tuple[Finding, ...], tuple[Profile, ...]]] = OrderedDict()
-
-
-def _cache_value(cache: OrderedDict[int, _T], key: int, value: _T) -> None:
-    cache[key] = value
-    while len(cache) > _MAX_CACHED_RUNS:
-        cache.popitem(last=False)
+_FINDINGS_CACHE = BoundedMap[int, tuple[Trajectory, tuple[Finding, ...]]](_MAX_CACHED_RUNS)
+_PROFILE_CACHE = BoundedMap[int, tuple[Trajectory, tuple[Finding, ...], tuple[Profile, ...]]](
+    _MAX_CACHED_RUNS
+)

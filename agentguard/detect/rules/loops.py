@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.detect._text import jaccard_similarity
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_move
@@ -38,17 +39,15 @@ class _LoopReports:
 
     def __init__(self, window: int, interval: int) -> None:
         self._window, self._interval = window, interval
-        self._episodes: dict[object, _Episode] = {}
+        self._episodes = BoundedMap[object, _Episode](_MAX_EPISODES)
 
     def is_due(self, key: object, step: int) -> bool:
         """Record an occurrence of the loop ``key`` at ``step``; return True if it must be reported."""
-        episode = self._episodes.pop(key, None)
+        episode = self._episodes.get(key)
         is_new = episode is None or step - episode.step > self._window
         if episode is None or is_new:
             episode = _Episode(step)
         self._episodes[key] = episode
-        if len(self._episodes) > _MAX_EPISODES:
-            del self._episodes[next(iter(self._episodes))]
         episode.step = step
         episode.unreported += 1
         if not is_new and episode.unreported < self._interval:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from agentguard._bounded_map import BoundedMap
 from agentguard._lazy import lazy_property
 from agentguard.detect._text import extract_words, jaccard_similarity, to_lower
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
@@ -51,7 +52,7 @@ class NoProgress(BaseDetector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.limit = self.options.moves
-        self._known_outcomes: dict[int, None] = {}
+        self._known_outcomes = BoundedMap[int, None](_MAX_OUTCOMES)
         self._stale_moves: list[StepFacts] = []
         self._last_move: Move | None = None
 
@@ -64,8 +65,6 @@ class NoProgress(BaseDetector):
             return NO_FINDINGS
         is_new = previous.outcome not in self._known_outcomes and not previous.has_error
         self._known_outcomes[previous.outcome] = None
-        if len(self._known_outcomes) > _MAX_OUTCOMES:
-            del self._known_outcomes[next(iter(self._known_outcomes))]
         if is_new or not previous.facts.actions:
             self._stale_moves.clear()
             return NO_FINDINGS

@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
 from agentguard.detect.evidence import quote_span, quote_value
 from agentguard.detect.run_content import RunContent
@@ -78,7 +79,7 @@ class UnknownProvenance(BaseDetector):
         super().__init__(**options)
         self.numbers, self.dates = self.options.numbers, self.options.dates
         self.ignore = frozenset(str(name) for name in self.options.ignore)
-        self._reported_values: dict[str, None] = {}
+        self._reported_values = BoundedMap[str, None](_MAX_REPORTED_VALUES)
         self._reported_fabrication = 0
         self._proposed_findings: list[Finding] | None = None
 
@@ -101,8 +102,6 @@ class UnknownProvenance(BaseDetector):
             )
             for finding in findings:
                 self._reported_values[finding.data["value"]] = None
-            while len(self._reported_values) > _MAX_REPORTED_VALUES:
-                del self._reported_values[next(iter(self._reported_values))]
             return findings
         return (
             self._find_admitted_fabrication(facts)

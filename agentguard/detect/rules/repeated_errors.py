@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.result_classification import ResultReason, ResultStatus
@@ -34,7 +35,7 @@ class PersistentError(BaseDetector):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
-        self._first_results: dict[tuple[str | None, str], tuple[ToolResult, Step, int]] = {}
+        self._first_results = BoundedMap[tuple[str | None, str], tuple[ToolResult, Step, int]](_MAX_MESSAGES)
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Count error messages without their numbers."""
@@ -52,8 +53,6 @@ class PersistentError(BaseDetector):
             cause = view.moves[-1].step if view.moves and not facts.is_agent else step
             first, first_step, count = self._first_results.get(key, (result, cause, 0))
             self._first_results[key] = (first, first_step, count + 1)
-            if len(self._first_results) > _MAX_MESSAGES:
-                del self._first_results[next(iter(self._first_results))]
             if count == 2:
                 findings.append(self._build_persistent_finding(first, first_step, result))
         return findings
@@ -86,7 +85,7 @@ class SelfInflictedError(BaseDetector):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
-        self._writes: dict[str, tuple[Step, str]] = {}
+        self._writes = BoundedMap[str, tuple[Step, str]](_MAX_MESSAGES)
         self._reported: set[str] = set()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -101,8 +100,6 @@ class SelfInflictedError(BaseDetector):
             if result.error is None:
                 for value in values:
                     self._writes.setdefault(value, (step, call.name))
-                while len(self._writes) > _MAX_MESSAGES:
-                    del self._writes[next(iter(self._writes))]
                 continue
             cause = next((v for v in values if v in self._writes and v in result.lower_text), None)
             if cause is not None and cause not in self._reported:
@@ -138,7 +135,7 @@ class RepeatedFetch(BaseDetector):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
-        self._results: dict[int, tuple[int, int | None]] = {}
+        self._results = BoundedMap[int, tuple[int, int | None]](_MAX_MESSAGES)
         self._reported: set[int] = set()
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -152,8 +149,6 @@ class RepeatedFetch(BaseDetector):
         if not _is_usable_read(facts):
             return NO_FINDINGS
         earlier = self._results.setdefault(facts.key, (step.index, facts.outcome))
-        if len(self._results) > _MAX_MESSAGES:
-            del self._results[next(iter(self._results))]
         place, outcome = earlier
         if step.index - place < 3 or outcome != facts.outcome or facts.key in self._reported:
             return NO_FINDINGS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.integrations.langchain.messages import (
     build_step,
     drop_incomplete_turn,
@@ -43,7 +43,7 @@ class AgentRunRegistry:
 
     def __init__(self, guard: Guard, *, agent: str, on_run: Callable[[Session], None] | None) -> None:
         self._guard, self.agent, self._on_run = guard, agent, on_run
-        self._runs: OrderedDict[str, AgentRun] = OrderedDict()
+        self._runs = BoundedMap[str, AgentRun](_MAX_RUNS)
         self._lock = threading.Lock()
 
     def get(self, state: Mapping[str, Any]) -> AgentRun | None:
@@ -92,8 +92,6 @@ class AgentRunRegistry:
             if key in self._runs:
                 return self._runs[key]
             run = self._runs[key] = self._create_run(key, state["messages"], tools, system)
-            while len(self._runs) > _MAX_RUNS:
-                self._runs.popitem(last=False)
         if self._on_run is not None:
             self._on_run(run.session)
         return run

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.integrations.langchain.messages import build_step, drop_incomplete_turn, split_turns
 from agentguard.integrations.langgraph.checkpoints import get_answer, get_messages, get_task, starts_run
 from agentguard.integrations.langgraph.driver import RUN_ID_KEY, GraphRun
@@ -46,7 +46,7 @@ class ThreadRuns:
     ) -> None:
         self._guard, self._graph_info, self._agent = guard, graph_info, agent
         self._ask, self._on_run = ask, on_run
-        self._runs: OrderedDict[str, GraphRun] = OrderedDict()
+        self._runs = BoundedMap[str, GraphRun](_MAX_THREADS)
         self._lock = threading.Lock()
 
     def get_latest(self, thread: str) -> GraphRun | None:
@@ -112,7 +112,4 @@ class ThreadRuns:
             self._on_run(run.session)
         with self._lock:
             self._runs[thread] = run
-            self._runs.move_to_end(thread)
-            while len(self._runs) > _MAX_THREADS:
-                self._runs.popitem(last=False)
         return run

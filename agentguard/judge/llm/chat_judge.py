@@ -13,12 +13,12 @@ import asyncio
 import hashlib
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.config.prices import PriceTable, find_price
 from agentguard.errors import ConfigError
 from agentguard.judge.base import (
@@ -135,7 +135,7 @@ class ChatJudge:
         self._schemata = schemata
         self._secret = chosen.nonce_secret or secrets.token_bytes(32)
         self._lock = threading.Lock()
-        self._rendered_runs: OrderedDict[str, RenderedRun] = OrderedDict()
+        self._rendered_runs = BoundedMap[str, RenderedRun](_MAX_CACHED_RUNS)
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer the questions, in order; blocks for at most ``deadline_s``."""
@@ -330,9 +330,6 @@ class ChatJudge:
     def _cache_rendered(self, key: str, rendered: RenderedRun) -> None:
         with self._lock:
             self._rendered_runs[key] = rendered
-            self._rendered_runs.move_to_end(key)
-            while len(self._rendered_runs) > _MAX_CACHED_RUNS:
-                self._rendered_runs.popitem(last=False)
 
 
 def _estimate_question_length(question: Question) -> int:

@@ -8,11 +8,11 @@ outputs. So all attempts at a request have the same input, and an accepted and a
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict
 from agentguard.store.db.rows import AcceptanceRow, Row
 from agentguard.trajectory.formats.sdk import build_chat_messages, build_chat_tools
@@ -43,7 +43,7 @@ class AcceptanceRecord:
 
     def __init__(self, acceptance_test: AcceptanceTest, rows: AcceptanceRows, *, tenant: str = "") -> None:
         self.acceptance_test, self._rows, self._tenant = acceptance_test, rows, tenant
-        self._attempts: OrderedDict[str, int] = OrderedDict()
+        self._attempts = BoundedMap[str, int](_MAX_RUNS)
         self._lock = threading.Lock()
 
     @property
@@ -60,10 +60,7 @@ class AcceptanceRecord:
 
     def _count_attempt(self, run: str) -> int:
         with self._lock:
-            count = self._attempts.pop(run, 0) + 1
-            self._attempts[run] = count
-            while len(self._attempts) > _MAX_RUNS:
-                self._attempts.popitem(last=False)
+            count = self._attempts[run] = self._attempts.get(run, 0) + 1
             return count
 
 

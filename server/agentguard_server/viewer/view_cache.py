@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.store.store import Store
 from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.run.page_model import RunPageModel
@@ -32,15 +32,14 @@ class ViewCache:
     def __init__(self, store: Store, tenant: str = "") -> None:
         self._store, self._tenant = store, tenant
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
+        self._entries = BoundedMap[str, _CacheEntry](_MAX_RUNS)
 
     def get_view(self, run_id: str) -> RunPageModel | None:
         """Return the page model of a run, or None if there is no such run. Raises as `RunData.load` does."""
         stamp = self._read_version(run_id)
         with self._lock:
-            entry = self._entries.get(run_id)
+            entry = self._entries.use(run_id)
             if entry is not None and stamp is not None and entry.version == stamp:
-                self._entries.move_to_end(run_id)
                 return entry.view
         bundle = RunData.load(self._store, run_id, self._tenant)
         if bundle is None:
@@ -57,8 +56,5 @@ class ViewCache:
     def _insert(self, run_id: str, entry: _CacheEntry) -> None:
         with self._lock:
             self._entries[run_id] = entry
-            self._entries.move_to_end(run_id)
-            while len(self._entries) > _MAX_RUNS or (
-                len(self._entries) > 1 and sum(one.steps for one in self._entries.values()) > _MAX_STEPS
-            ):
-                self._entries.popitem(last=False)
+            while len(self._entries) > 1 and sum(one.steps for one in self._entries.values()) > _MAX_STEPS:
+                self._entries.popitem()

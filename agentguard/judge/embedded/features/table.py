@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.judge.embedded.features.catalogue import (
     FEATURE_NAMES,
     GROUPS,
@@ -67,8 +67,7 @@ class _TableCache:
     """The last tables that were built."""
 
     def __init__(self, max_tables: int) -> None:
-        self._max_tables = max_tables
-        self._tables: OrderedDict[int, StepTable] = OrderedDict()
+        self._tables = BoundedMap[int, StepTable](max_tables)
 
     def get(self, run: Trajectory) -> StepTable | None:
         table = self._tables.get(id(run))
@@ -76,8 +75,6 @@ class _TableCache:
 
     def add(self, table: StepTable) -> None:
         self._tables[id(table.layout.run)] = table
-        while len(self._tables) > self._max_tables:
-            self._tables.popitem(last=False)
 
     def clear(self) -> None:
         self._tables.clear()

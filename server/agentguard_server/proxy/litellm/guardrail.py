@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -23,6 +22,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.backends.base import Headers, StreamingResponse
 from agentguard.backends.base import Response as BackendResponse
 from agentguard.errors import InputError, ResilienceError
@@ -74,7 +74,7 @@ class LiteLLMGuardrail:
         self, get_interceptor: Callable[[], RequestInterceptor | None], *, clock: Clock = MONOTONIC
     ) -> None:
         self._get_interceptor, self._clock = get_interceptor, clock
-        self._calls: OrderedDict[tuple[str, str], _PendingCall] = OrderedDict()
+        self._calls = BoundedMap[tuple[str, str], _PendingCall](_MAX_CALLS, on_evict=self._forget)
         self.counts: dict[str, int] = {}
 
     async def __call__(self, request: Request) -> Response:
@@ -97,7 +97,7 @@ class LiteLLMGuardrail:
     def close(self) -> None:
         """End all pending calls, so that their runs accept the next request."""
         while self._calls:
-            self._forget(self._calls.popitem(last=False)[1])
+            self._forget(self._calls.popitem()[1])
 
     async def _judge(self, request: GuardrailRequest, tenant: str) -> dict[str, Any]:
         self._expire()
@@ -183,14 +183,12 @@ class LiteLLMGuardrail:
         if before is not None:
             self._forget(before)
         self._calls[key] = call
-        while len(self._calls) > _MAX_CALLS:
-            self._forget(self._calls.popitem(last=False)[1])
 
     def _expire(self) -> None:
         """Remove calls without a response: the model failed, or the client disconnected."""
         before = time.monotonic() - _CALL_TTL_S
         while self._calls and next(iter(self._calls.values())).created_at < before:
-            self._forget(self._calls.popitem(last=False)[1])
+            self._forget(self._calls.popitem()[1])
 
     @staticmethod
     def _forget(call: _PendingCall) -> None:

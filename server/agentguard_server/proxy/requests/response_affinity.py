@@ -7,8 +7,9 @@ chooses the replica.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from typing import Final
+
+from agentguard._bounded_map import BoundedMap
 
 _RESPONSE_ID: Final = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_-]{1,128})"')
 _SCAN_BYTES: Final = 4096
@@ -20,17 +21,14 @@ class ResponseAffinity:
     """Map from response IDs to replicas with 20 000 entries at most; the oldest are removed first."""
 
     def __init__(self) -> None:
-        self._replicas: OrderedDict[str, str] = OrderedDict()
+        self._replicas = BoundedMap[str, str](_MAX_RESPONSES)
 
     def record(self, data: bytes, replica: str) -> bool:
         """Search a response, or events of a stream, for the response ID; return whether it was found."""
         found = _RESPONSE_ID.search(data, 0, _SCAN_BYTES)
         if found is None or not replica:
             return False
-        held = self._replicas
-        held[found[1].decode()] = replica
-        if len(held) > _MAX_RESPONSES:
-            held.popitem(last=False)
+        self._replicas[found[1].decode()] = replica
         return True
 
     def lookup(self, response_id: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.resilience.events import EventKind, ResilienceEvent
 from agentguard_server.proxy.hooks import CompletedRequest, GuardOutcome
 from agentguard_server.proxy.telemetry.metric_definitions import METRIC_DEFINITIONS, OTHER_LABEL
@@ -302,18 +302,14 @@ class FindingDeduplicator:
     """
 
     def __init__(self, max_runs: int = 4096) -> None:
-        self._max_runs = max_runs
-        self._seen_codes: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
+        self._seen_codes = BoundedMap[tuple[str, str], set[str]](max_runs)
 
     def select_new(self, tenant: str, outcome: GuardOutcome) -> list[str]:
         """Return the codes that no earlier request of the run has reported."""
         if not outcome.findings:
             return []
         key = (tenant, outcome.run_id)
-        seen = self._seen_codes.setdefault(key, set())
-        self._seen_codes.move_to_end(key)
-        while len(self._seen_codes) > self._max_runs:
-            self._seen_codes.popitem(last=False)
+        seen = self._seen_codes[key] = self._seen_codes.get(key) or set()
         new = [code for code, _ in outcome.findings if code not in seen]
         seen.update(new)
         return new
