@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from judge_arms import ARMS, Journal, Row, Server, localizer, measure, render_transcript, warm
 from model_server import add_flags, key, machine, say, served, shorten_model_name
 
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.evals.datasets.dataset import load_dataset
 from agentguard.evals.statistics import wilson_interval
 from agentguard.judge.llm.types import CallError

@@ -13,7 +13,7 @@ from typing import Any, Final
 from judge_published import GUIDANCE, TwoStage
 from model_server import DEADLINE_S
 
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.errors import JudgeError
 from agentguard.judge.base import build_text_schema
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentguard.detect.base import Finding
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.judge.embedded.features.table import build_step_table, clear_cache
 from agentguard.schemata.distillation.distiller import EmbeddedDistiller
 from agentguard.schemata.model import Profile

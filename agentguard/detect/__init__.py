@@ -32,23 +32,19 @@ if TYPE_CHECKING:
     from agentguard.detect.base import (
         detectors as detectors,
     )
+    from agentguard.detect.detection import DetectionResult as DetectionResult
+    from agentguard.detect.detection import detect as detect
     from agentguard.detect.run_view import RunView as RunView
-    from agentguard.detect.runner import (
-        DetectionResult as DetectionResult,
-    )
     from agentguard.detect.runner import (
         IncrementalRunner as IncrementalRunner,
     )
     from agentguard.detect.runner import (
         build_detectors as build_detectors,
     )
-    from agentguard.detect.runner import (
-        detect as detect,
-    )
 
 _EXPORTS = {
     "BaseDetector": "agentguard.detect.base",
-    "DetectionResult": "agentguard.detect.runner",
+    "DetectionResult": "agentguard.detect.detection",
     "Detector": "agentguard.detect.base",
     "DetectorFactory": "agentguard.detect.base",
     "DetectorFailure": "agentguard.detect.base",
@@ -59,7 +55,7 @@ _EXPORTS = {
     "RunView": "agentguard.detect.run_view",
     "SimpleDetector": "agentguard.detect.base",
     "build_detectors": "agentguard.detect.runner",
-    "detect": "agentguard.detect.runner",
+    "detect": "agentguard.detect.detection",
     "detectors": "agentguard.detect.base",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from agentguard.detect.base import Finding
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.trajectory.model import Trajectory
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ from agentguard.detect.base import (
     detectors,
     read_requirements,
 )
-from agentguard.detect.finding_recovery import mark_recoveries
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.errors import AgentGuardError, ConfigError
@@ -44,27 +42,13 @@ _NO_FINDINGS: Iterable[Finding] = ()
 """The empty tuple is a singleton, so the usual return value of a detector costs one comparison."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectionResult:
-    """Findings and failures of all detectors in one run.
-
-    Attributes:
-        findings: without duplicates, by step; within a step, the most probable first.
-        failures: errors and exceeded deadlines of detectors.
-        seconds: wall time spent.
-    """
-
-    findings: tuple[Finding, ...]
-    failures: tuple[DetectorFailure, ...]
-    seconds: float
-
-
 def build_detectors(specs: DetectorSpecs | None = None, *, run: Trajectory | None = None) -> list[Detector]:
     """Build new detectors for one run.
 
     Args:
         specs: detector name to its options. ``{}``, None or True means the defaults, False omits the
-            detector. Only named detectors are built; None builds all registered ones with their defaults.
+            detector. Only named detectors are built; None builds all registered ones with their defaults,
+            except those that find nothing with them.
         run: a finished run. Detectors with default options that cannot find anything in it are omitted.
 
     Raises:
@@ -75,7 +59,9 @@ def build_detectors(specs: DetectorSpecs | None = None, *, run: Trajectory | Non
     content = None if run is None else RunContent(run)
     available = None if content is None else content.data
     for name, factory, options in (
-        _select_all_detectors(available) if specs is None else _select_detectors(specs, available)
+        _select_all_detectors(available or _ANY_DATA)
+        if specs is None
+        else _select_detectors(specs, available)
     ):
         try:
             if options:
@@ -104,10 +90,10 @@ def _select_detectors(specs: DetectorSpecs, available: RunRequirements | None) -
     return selection
 
 
-def _select_all_detectors(available: RunRequirements | None) -> _DetectorSelection:
+def _select_all_detectors(available: RunRequirements) -> _DetectorSelection:
     """Select all registered detectors whose requirements are met; cached by registered names and data."""
     names = detectors().names()
-    if available is not None and available.turns > _MAX_TURNS:
+    if available.turns > _MAX_TURNS:
         available = RunRequirements(_MAX_TURNS, available.calls, available.results)
     if (names, available) not in _SELECTION_CACHE:
         if len(_SELECTION_CACHE) > 4 * _MAX_TURNS:
@@ -119,7 +105,10 @@ def _select_all_detectors(available: RunRequirements | None) -> _DetectorSelecti
 _MAX_TURNS = 64
 """Cap of the turn count in a cache key; every built-in detector needs fewer turns."""
 
-_SELECTION_CACHE: dict[tuple[tuple[str, ...], RunRequirements | None], _DetectorSelection] = {}
+_ANY_DATA = RunRequirements(turns=_MAX_TURNS, calls=True, results=True)
+"""Data of a run that goes on: it may still get any."""
+
+_SELECTION_CACHE: dict[tuple[tuple[str, ...], RunRequirements], _DetectorSelection] = {}
 
 
 def _parse_options(name: str, options: Mapping[str, Any] | bool) -> dict[str, Any]:
@@ -147,7 +136,7 @@ class IncrementalRunner:
         *,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
-        _check_deadline(deadline_s)
+        check_deadline(deadline_s)
         self.view = view if view is not None else RunView()
         self.deadline_s = deadline_s
         self.failures: list[DetectorFailure] = []
@@ -160,6 +149,17 @@ class IncrementalRunner:
         self._reset_selection()
         self._failure_counts: dict[int, int] = {}
         self._known_findings: set[tuple[object, ...]] = set()
+
+    @classmethod
+    def for_run(
+        cls,
+        run: Trajectory,
+        specs: DetectorSpecs | Iterable[Detector | SimpleDetector] | None,
+        *,
+        deadline_s: float,
+    ) -> IncrementalRunner:
+        """Return a runner for the steps of a run, whose own steps it has not observed."""
+        return cls(RunView.from_trajectory(run), specs, deadline_s=deadline_s)
 
     def observe(self, step: Step) -> tuple[Finding, ...]:
         """Append a step; return the new findings. ``step.index`` must be the number of steps before it."""
@@ -189,7 +189,7 @@ class IncrementalRunner:
             if after - before > self.deadline_s:
                 self._record_failure(detector, step.index, _DeadlineExceeded(), after - before)
             before = after
-        findings.sort(key=_sort_key)
+        findings.sort(key=get_sort_key)
         return tuple(findings)
 
     def check_proposed(self, step: Step) -> tuple[Finding, ...]:
@@ -217,7 +217,7 @@ class IncrementalRunner:
             if after - before > self.deadline_s:
                 self._record_failure(detector, step.index, _DeadlineExceeded(), after - before)
             before = after
-        findings.sort(key=_sort_key)
+        findings.sort(key=get_sort_key)
         return tuple(
             finding for finding in findings if isinstance(finding, Finding) and finding.step == step.index
         )
@@ -237,7 +237,7 @@ class IncrementalRunner:
             if after - before > self.deadline_s:
                 self._record_failure(detector, None, _DeadlineExceeded(), after - before)
             before = after
-        findings.sort(key=_sort_key)
+        findings.sort(key=get_sort_key)
         return tuple(findings)
 
     def _confirm_proposed(
@@ -326,41 +326,8 @@ class _ProposalPlan(NamedTuple):
     stateless_count: int
 
 
-def detect(
-    trajectory: Trajectory,
-    specs: DetectorSpecs | Iterable[Detector | SimpleDetector] | None = None,
-    *,
-    deadline_s: float = DEFAULT_DEADLINE_S,
-) -> DetectionResult:
-    """Run detectors over a recorded run.
-
-    Args:
-        trajectory: the run.
-        specs: specs for `build_detectors`, or detectors built for this run.
-        deadline_s: seconds a detector may take for a step.
-
-    Raises:
-        UnknownPlugin, ConfigError: see `build_detectors`.
-    """
-    start = time.perf_counter()
-    if specs is None or isinstance(specs, Mapping):
-        _check_deadline(deadline_s)
-        specs = build_detectors(specs, run=trajectory)
-        if not specs:
-            return DetectionResult(findings=(), failures=(), seconds=time.perf_counter() - start)
-    runner = IncrementalRunner(RunView.from_trajectory(trajectory), specs, deadline_s=deadline_s)
-    findings: list[Finding] = []
-    for step in trajectory.steps:
-        findings += runner.observe(step)
-    findings += runner.finish()
-    return DetectionResult(
-        findings=tuple(sorted(mark_recoveries(findings, trajectory.steps), key=_sort_key)),
-        failures=tuple(runner.failures),
-        seconds=time.perf_counter() - start,
-    )
-
-
-def _check_deadline(deadline_s: float) -> None:
+def check_deadline(deadline_s: float) -> None:
+    """Raise ConfigError if a deadline is not positive."""
     if not deadline_s > 0:
         raise ConfigError("deadline_s must be above 0")
 
@@ -376,7 +343,8 @@ class _DeadlineExceeded(Exception):
         return "deadline exceeded"
 
 
-def _sort_key(finding: Finding) -> tuple[int, float, str]:
+def get_sort_key(finding: Finding) -> tuple[int, float, str]:
+    """Return the key that sorts findings by step; within a step, the most probable first."""
     return finding.step, -finding.probability, finding.detector
 
 

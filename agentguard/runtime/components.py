@@ -12,7 +12,6 @@ from agentguard.config.policy import Policy
 from agentguard.config.prices import PriceTable
 from agentguard.detect.base import Finding, detectors
 from agentguard.detect.persistence import build_finding_rows
-from agentguard.detect.run_view import RunView
 from agentguard.detect.runner import IncrementalRunner
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.judge.response_safety import (
@@ -111,9 +110,6 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
             },
         )
 
-    def watcher(meta: Trajectory) -> IncrementalRunner:
-        return IncrementalRunner(RunView.from_trajectory(meta), specs, deadline_s=deadline)
-
     afterwards = _correct_localizer(components, components.localizer)
     immediate = components.localizer.immediate_localizer
     run_diagnosis = RunDiagnosis(
@@ -138,7 +134,7 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         observers, at_end = (*observers, learning.record_recovery), (*at_end, learning.record_run_end)
     rules = SessionConfig(
         planner=recover.build_planner(),
-        build_detector_runner=watcher,
+        build_detector_runner=partial(IncrementalRunner.for_run, specs=specs, deadline_s=deadline),
         localizer=afterwards
         if immediate is components.localizer
         else _correct_localizer(components, immediate),

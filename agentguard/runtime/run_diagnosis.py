@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentguard.detect.base import DetectorFailure, Finding
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.judge.response_safety import ResponseSafety
 from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.localize.known_outcome import apply_known_outcome

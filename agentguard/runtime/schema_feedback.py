@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentguard._bounded_map import BoundedMap
 from agentguard.detect.base import Finding
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.errors import AgentGuardError
 from agentguard.judge.cache import find_tenant
 from agentguard.localize.base import Diagnosis, Hypothesis

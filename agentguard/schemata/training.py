@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentguard._bounded_map import BoundedMap
 from agentguard.detect.base import Finding
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.schemata.distillation.distiller import EmbeddedDistiller
 from agentguard.schemata.index import SchemaIndex
 from agentguard.schemata.model import ErrorSchema, Profile

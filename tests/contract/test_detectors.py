@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentguard.detect.base import Detector, Finding, detectors
-from agentguard.detect.finding_recovery import mark_recoveries
+from agentguard.detect.detection import detect, mark_recoveries
 from agentguard.detect.run_view import Move, RunView, StepSequence
-from agentguard.detect.runner import IncrementalRunner, build_detectors, detect
+from agentguard.detect.runner import IncrementalRunner, build_detectors
 from agentguard.errors import ConfigError
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.model import (

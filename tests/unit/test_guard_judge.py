@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
 from agentguard.config.policy import Policy
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.judge.response_safety import SafetyTier, describe_tier

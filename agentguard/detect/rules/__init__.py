@@ -18,7 +18,7 @@ BUILTIN_DETECTORS: dict[str, str] = {
     "no_progress": "agentguard.detect.rules.progress:NoProgress",
     "oscillation": "agentguard.detect.rules.loops:Oscillation",
     "out_of_range": "agentguard.detect.rules.tool_calls:OutOfRange",
-    "paraphrased_repetition": "agentguard.detect.rules.paraphrases:ParaphrasedRepetition",
+    "paraphrased_repetition": "agentguard.detect.rules.loops:ParaphrasedRepetition",
     "persistent_error": "agentguard.detect.rules.repeated_errors:PersistentError",
     "policy": "agentguard.detect.rules.constraints:ConstraintDetector",
     "premature_end": "agentguard.detect.rules.premature_end:PrematureEnd",

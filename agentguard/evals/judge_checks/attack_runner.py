@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.evals.judge_checks.attacks import ATTACKS, Attack, AttackAim, build_placebo, insert_text
 from agentguard.evals.statistics import wilson_interval
 from agentguard.guard import Guard

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.detect.base import Finding
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, Question, close_judge
 from agentguard.judge.llm.types import LABELS

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentguard.detect.base import Finding
-from agentguard.detect.runner import DetectionResult, detect
+from agentguard.detect.detection import DetectionResult, detect
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.detect.base import BaseDetector, Finding, detectors
-from agentguard.detect.finding_recovery import mark_recoveries
+from agentguard.detect.detection import detect, mark_recoveries
 from agentguard.detect.run_view import RunView
-from agentguard.detect.runner import IncrementalRunner, detect
+from agentguard.detect.runner import IncrementalRunner
 from agentguard.trajectory.formats.reader import load_trajectory
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.trajectory.formats.reader import load_records, load_trajectory
 from agentguard.trajectory.model import Record
 from tests.data import shared_data

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from tests.unit.detect.builders import call, env, found, run, said, user
 
 PAGE = "The lighthouse of Vardo was built in 1896 by the engineer Haaland and is 27 metres high."

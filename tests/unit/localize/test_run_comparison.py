@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.judge.embedded.features.run_signals import RUN_SIGNAL_NAMES
 from agentguard.judge.embedded.outcome_rules import RuleOutcomeModel
 from agentguard.judge.embedded.relative_outcome import LabelledBatch, fit_relative_outcome

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agentguard.detect.base import Finding
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.schemata.corrections import select_correction
 from agentguard.schemata.distillation.distiller import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.detect.base import Finding, detectors
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.judge.embedded.features.catalogue import COLUMN_BY_NAME
 from agentguard.judge.embedded.features.table import build_step_table
 from agentguard.schemata.profiles.finding_traits import (

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
+from agentguard.detect.detection import detect
 from agentguard.detect.persistence import build_finding_rows
-from agentguard.detect.runner import detect
 from agentguard.errors import FormatError
 from agentguard.guard import Guard
 from agentguard.recover.persistence import decode_recovery, to_recovery_row

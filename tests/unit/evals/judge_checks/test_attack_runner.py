@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentguard.detect.runner import detect
+from agentguard.detect.detection import detect
 from agentguard.evals.judge_checks.attack_runner import (
     AttackReport,
     build_targets,

@@ -1,15 +1,79 @@
-"""Recovery of faults in a recorded run: the later step that repaired a fault."""
+"""Detection in a recorded run, with the later step that repaired a fault."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from agentguard.detect._text import to_lower
-from agentguard.detect.base import Finding
+from agentguard.detect.base import (
+    Detector,
+    DetectorFailure,
+    Finding,
+    SimpleDetector,
+)
 from agentguard.detect.result_classification import ResultStatus
+from agentguard.detect.runner import (
+    DEFAULT_DEADLINE_S,
+    DetectorSpecs,
+    IncrementalRunner,
+    build_detectors,
+    check_deadline,
+    get_sort_key,
+)
 from agentguard.detect.step_facts import StepFacts
-from agentguard.trajectory.model import Source, Step
+from agentguard.trajectory.model import Source, Step, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionResult:
+    """Findings and failures of all detectors in one run.
+
+    Attributes:
+        findings: without duplicates, by step; within a step, the most probable first.
+        failures: errors and exceeded deadlines of detectors.
+        seconds: wall time spent.
+    """
+
+    findings: tuple[Finding, ...]
+    failures: tuple[DetectorFailure, ...]
+    seconds: float
+
+
+def detect(
+    trajectory: Trajectory,
+    specs: DetectorSpecs | Iterable[Detector | SimpleDetector] | None = None,
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+) -> DetectionResult:
+    """Run detectors over a recorded run.
+
+    Args:
+        trajectory: the run.
+        specs: specs for `build_detectors`, or detectors built for this run.
+        deadline_s: seconds a detector may take for a step.
+
+    Raises:
+        UnknownPlugin, ConfigError: see `build_detectors`.
+    """
+    start = time.perf_counter()
+    if specs is None or isinstance(specs, Mapping):
+        check_deadline(deadline_s)
+        specs = build_detectors(specs, run=trajectory)
+        if not specs:
+            return DetectionResult(findings=(), failures=(), seconds=time.perf_counter() - start)
+    runner = IncrementalRunner.for_run(trajectory, specs, deadline_s=deadline_s)
+    findings: list[Finding] = []
+    for step in trajectory.steps:
+        findings += runner.observe(step)
+    findings += runner.finish()
+    return DetectionResult(
+        findings=tuple(sorted(mark_recoveries(findings, trajectory.steps), key=get_sort_key)),
+        failures=tuple(runner.failures),
+        seconds=time.perf_counter() - start,
+    )
+
 
 _REPAIRABLE_DETECTORS = frozenset((
     "out_of_range", "persistent_error", "schema_violation", "self_inflicted_error", "tool_error",
