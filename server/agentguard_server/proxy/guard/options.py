@@ -73,7 +73,7 @@ class CaptureOptions(BaseModel):
             of this time.
         redact: removes secrets from steps before the collector stores them.
         diagnose: diagnoses ended runs with tool calls, and runs the detectors on the other ended runs.
-        bundles: writes replayable bundles of ended runs: of those with the verdict ``failure``, or of all.
+        bundles: writes replayable bundles of ended runs: of those with the verdict ``failed``, or of all.
         bundles_dir: folder of the bundles.
     """
 
