@@ -65,6 +65,11 @@ Since = Annotated[
 ]
 Tenant = Annotated[str, typer.Option(help="Tenant of the runs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+FailOnFailure = Annotated[
+    bool, typer.Option("--fail-on-failure", help="Exit with 3 if one of these runs failed, for CI.")
+]
+
+_FAILURE_STATUS: Final = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -89,9 +94,13 @@ def list_runs(
     since: Since = None,
     tenant: Tenant = "",
     limit: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 50,
+    fail_on_failure: FailOnFailure = False,
     json: Json = False,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first.
+
+    Exit status: 0; 3 if a listed run failed and --fail-on-failure is given.
+    """
     selection = RunSummaryFilter(
         verdicts=frozenset(verdict or ()),
         step_agent=agent,
@@ -105,14 +114,14 @@ def list_runs(
     with open_store(store) as opened:
         if search is not None:
             page = Page(limit=min(limit, MAX_PAGE_SIZE))
-            _print_matches(opened.search_steps(search, selection, page, tenant=tenant), limit, json=json)
-            return
-        rows = list(islice(opened.iter_run_summaries(selection, tenant=tenant), limit))
-    if json:
-        for row in rows:
-            print_json(_encode_row(row))
-        return
-    _print_table(rows)
+            matches = opened.search_steps(search, selection, page, tenant=tenant)
+            _print_matches(matches, limit, json=json)
+            rows = [found.run for found in matches.runs[:limit]]
+        else:
+            rows = list(islice(opened.iter_run_summaries(selection, tenant=tenant), limit))
+            _print_rows(rows, json=json)
+    if fail_on_failure and any(row.verdict == Verdict.FAILED for row in rows):
+        raise typer.Exit(_FAILURE_STATUS)
 
 
 def show(
@@ -174,11 +183,12 @@ def diagnose(
         ),
     ] = 1,
     tenant: Tenant = "",
+    fail_on_failure: FailOnFailure = False,
     json: Json = False,
 ) -> None:
     """Diagnose stored runs: those without a diagnosis, or those that the options select.
 
-    Exit status: 0, also if there is no such run.
+    Exit status: 0, also if there is no such run; 3 if a run failed and --fail-on-failure is given.
     """
     settings = raise_judge_concurrency(load_policy(policy, store), jobs)
     chosen = list(run_id or ())
@@ -218,6 +228,8 @@ def diagnose(
     if not json:
         totals = ", ".join(f"{counts[verdict]} {verdict.label}" for verdict in Verdict)
         typer.echo(f"{sum(counts.values())} runs: {totals}")
+    if fail_on_failure and counts[Verdict.FAILED]:
+        raise typer.Exit(_FAILURE_STATUS)
 
 
 def _read_references(store: Store, chosen: Container[str], *, tenant: str) -> Iterator[Trajectory]:
@@ -276,7 +288,11 @@ def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
         )
 
 
-def _print_table(rows: list[RunSummaryRow]) -> None:
+def _print_rows(rows: list[RunSummaryRow], *, json: bool) -> None:
+    if json:
+        for row in rows:
+            print_json(_encode_row(row))
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", "began", "steps", "verdict", "root cause", "kind", "cost"):
         table.add_column(name, justify="right" if name in ("steps", "cost") else "left", no_wrap=True)

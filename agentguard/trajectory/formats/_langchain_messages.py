@@ -88,10 +88,12 @@ def _unwrap(value: Any) -> tuple[str, Mapping[str, Any]] | None:
         kind, fields = (path[-1] if isinstance(path, list) and path else None), value["kwargs"]
     elif isinstance(value.get("data"), Mapping) and "content" in value["data"]:
         fields = value["data"]
-    if not isinstance(kind, str) or ("content" not in fields and "id" not in fields):
+    if not isinstance(kind, str) or "role" in value:
         return None
     short = kind.removesuffix("Chunk").removesuffix("Message").lower()
-    return (short, fields) if short in _ROLES and "role" not in value else None
+    # Only a removal has no content. A tool call of Chat Completions has the type "function", too.
+    required_field = "id" if short == "remove" else "content"
+    return (short, fields) if short in _ROLES and required_field in fields else None
 
 
 def _read_model_facts(fields: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:

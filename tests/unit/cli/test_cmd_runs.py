@@ -51,6 +51,15 @@ def test_diagnose_takes_runs_without_diagnosis_once(store: str) -> None:
     )
 
 
+def test_fail_on_failure_exits_with_3_only_if_a_selected_run_failed(store: str) -> None:
+    assert invoke("list", "--store", store, "--fail-on-failure").exit_code == 0
+    assert invoke("diagnose", "--store", store, "--fail-on-failure").exit_code == 3
+    assert invoke("list", "--store", store, "--fail-on-failure", "--json").exit_code == 3
+    assert invoke("list", "--store", store, "--search", "wine", "--fail-on-failure").exit_code == 3
+    assert invoke("list", "--store", store, "--text", "teapot", "--fail-on-failure").exit_code == 0
+    assert invoke("list", "--store", store).exit_code == 0
+
+
 def test_list_filters_by_verdict_code_and_text(store: str) -> None:
     assert sorted(list_ids(store, "--verdict", "not_diagnosed")) == sorted(SAMPLES)
     invoke("diagnose", "--store", store)

@@ -154,6 +154,7 @@ class ResponseWriter:
             await self._send_head(error.status, headers, None)
             self._capture(body)
             await self._cycle.send_body(body)
+            self.is_complete = True
         elif self._is_event_stream:
             await self.send_error_event(error.code, error_event(error, self._route.api, self._id))
         else:

@@ -370,6 +370,11 @@ class TestRecorders:
             one.request.request_id,
         )
 
+    def test_recorder_of_a_proxy_error_receives_a_complete_response(self):
+        told = Told()
+        got = ask(gateway(recorders=(told,)), b"{")
+        assert (got.status, told[0].error_code, told[0].is_complete) == (400, "invalid_json", True)
+
     def test_recorder_receives_truncated_stream(self):
         told = Told()
         ask(gateway(Stream(CHUNK * 50, DONE), recorders=(told,)), {"stream": True})

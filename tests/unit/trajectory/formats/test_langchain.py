@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -58,6 +59,17 @@ def test_three_spellings_give_the_same_steps(encode: Any) -> None:
     assert [(seen.content, seen.is_error) for seen in steps[1].observations] == [("closed", True)]
     assert steps[1].usage == Usage(prompt_tokens=5, completion_tokens=3)
     assert (steps[1].model, steps[1].stop_reason) == ("m-1", "tool_use")
+
+
+def test_chat_messages_with_tool_calls_are_no_state_of_a_graph() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "closed"},
+    ]
+    (record,) = load_records(io.StringIO(json.dumps(messages)))
+    assert record.trajectory.format == "openai_chat"
 
 
 def test_copies_of_calls_in_additional_kwargs_are_dropped() -> None:
