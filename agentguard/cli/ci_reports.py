@@ -18,6 +18,7 @@ from agentguard.cli.run_summary import (
     find_top_causes,
 )
 from agentguard.cli.terminal_text import sanitize, to_one_line
+from agentguard.localize.step_support import StepSupport
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.verdict import Verdict
 from agentguard.version import __version__
@@ -207,7 +208,7 @@ def _describe_run(run: RunSummary) -> str:
 
 def _build_text(run: RunSummary) -> str:
     """Return step, kind, reason and correction in sentences, on one line."""
-    parts = [_describe_run(run), run.reason, run.correction if run.is_supported else ""]
+    parts = [_describe_run(run), run.reason, run.correction if run.support is StepSupport.ROOT_CAUSE else ""]
     return to_one_line(". ".join(part.strip().rstrip(".") for part in parts if part.strip()), _MAX_TEXT) + "."
 
 

@@ -24,6 +24,7 @@ from agentguard.errors import StoreError
 from agentguard.guard import Guard
 from agentguard.localize.run_comparison import DiagnosedRun, can_compare, compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
+from agentguard.localize.step_support import rate_summary
 from agentguard.resilience.ordered_map import map_ordered
 from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter, split_labels
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
@@ -252,7 +253,7 @@ def _select_default_verdicts(cause_agent: str | None, code: str | None) -> froze
 
 
 def _encode_row(row: RunSummaryRow) -> dict[str, Any]:
-    names = ("run_id", "task", "format", "began_at", "steps", "tokens", "cost_usd", "models", "verdict")
+    names = ("run_id", "task", "format", "started_at", "steps", "tokens", "cost_usd", "models", "verdict")
     more = ("probability", "method", "step", "agent", "code", "recovered", "judged")
     labels = {"agents": split_labels(row.agents), "tools": split_labels(row.tools)}
     verdict = {"verdict": row.verdict or NOT_DIAGNOSED}
@@ -271,7 +272,7 @@ def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
         typer.echo(f"{to_one_line(found.run.run_id, _MAX_ID_CHARS)}: {verdict}")
         for match in found.matches:
             branch = f" of branch {to_one_line(match.branch_id, _MAX_ID_CHARS)}" if match.branch_id else ""
-            label = format_step_label(match.step, match.agent, is_supported=True)
+            label = format_step_label(match.step, match.agent)
             excerpt = to_one_line(match.before + match.match + match.after, _MAX_EXCERPT_CHARS)
             typer.echo(f"  {label}{branch}, {match.field}: {excerpt}")
     if not json:
@@ -294,13 +295,13 @@ def _print_rows(rows: list[RunSummaryRow], *, json: bool) -> None:
             print_json(_encode_row(row))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "began", "steps", "verdict", "root cause", "kind", "cost"):
+    for name in ("run", "started", "steps", "verdict", "root cause", "kind", "cost"):
         table.add_column(name, justify="right" if name in ("steps", "cost") else "left", no_wrap=True)
     titles = TaxonomyCatalog.load()
     for row in rows:
         table.add_row(
             Text(to_one_line(row.run_id, _MAX_ID_CHARS)),
-            time.strftime("%Y-%m-%d %H:%M", time.gmtime(row.began_at)),
+            "" if row.started_at is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(row.started_at)),
             str(row.steps),
             describe_verdict(row.verdict),
             _format_step(row),
@@ -312,8 +313,5 @@ def _print_rows(rows: list[RunSummaryRow], *, json: bool) -> None:
 
 
 def _format_step(row: RunSummaryRow) -> str:
-    """Return step and agent; ``likely`` precedes a step of an undecided run, or one without a code."""
-    if row.step is None:
-        return ""
-    is_supported = row.verdict == Verdict.FAILED and bool(row.code)
-    return format_step_label(row.step, row.agent, is_supported=is_supported)
+    support = rate_summary(row)
+    return "" if row.step is None or support is None else format_step_label(row.step, row.agent, support)

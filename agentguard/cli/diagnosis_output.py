@@ -14,6 +14,7 @@ from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.evidence import describe_field
 from agentguard.localize.base import Diagnosis, Hypothesis
+from agentguard.localize.step_support import StepSupport, rate_first_hypothesis
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -44,9 +45,10 @@ def render_diagnosis(
     parts: list[RenderableType] = []
     if len(trajectory.steps) <= _MAX_TIMELINE_STEPS:
         parts.append(_build_timeline(trajectory, diagnosis))
-    if diagnosis.hypotheses and diagnosis.verdict is not Verdict.NO_FAILURE_FOUND:
+    support = rate_first_hypothesis(diagnosis)
+    if support is not None:
         first_hypothesis, *alternatives = diagnosis.hypotheses
-        parts.append(_build_root_cause(console, trajectory, first_hypothesis, diagnosis.verdict))
+        parts.append(_build_root_cause(console, trajectory, first_hypothesis, support))
         if alternatives[: view.max_alternatives]:
             parts.append(_build_other_hypotheses(alternatives[: view.max_alternatives]))
     parts.extend(_build_findings(console, trajectory, diagnosis, full=view.show_all))
@@ -105,7 +107,8 @@ def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:
     for finding in diagnosis.findings:
         worst[finding.step] = max(worst.get(finding.step, 0.0), finding.probability)
     first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
-    cause = first.step if first and first.codes and diagnosis.verdict is Verdict.FAILED else None
+    has_cause = rate_first_hypothesis(diagnosis) is StepSupport.ROOT_CAUSE
+    cause = first.step if first and has_cause else None
     has_strong_findings = any(value >= _STRONG_PROBABILITY for step, value in worst.items() if step != cause)
     strip = Text("steps  ", "dim")
     for step in trajectory.steps:
@@ -122,19 +125,19 @@ def _build_timeline(trajectory: Trajectory, diagnosis: Diagnosis) -> Text:
 
 
 def _build_root_cause(
-    console: Console, trajectory: Trajectory, first: Hypothesis, verdict: Verdict
+    console: Console, trajectory: Trajectory, first: Hypothesis, support: StepSupport
 ) -> RenderableType:
     grid = _new_grid()
-    is_cause = verdict is Verdict.FAILED and bool(first.codes)
-    name = "root cause" if is_cause else "likely step"
     description = Text()
-    description.append(_format_step(trajectory, first.step), "bold red" if is_cause else "bold")
+    description.append(
+        _format_step(trajectory, first.step), "bold red" if support is StepSupport.ROOT_CAUSE else "bold"
+    )
     description.append(f" · {to_one_line(first.agent, 40)}" + (f" · {first.module}" if first.module else ""))
     description.append(f" · p(step) {first.probability:.2f}", "dim")
-    grid.add_row(name, description)
+    grid.add_row(support.value, description)
     if first.codes:
         grid.add_row("kind", _format_codes(first.codes))
-    if first.reason:
+    if first.reason and support is not StepSupport.CANDIDATE:
         grid.add_row("reason", Text(to_one_line(first.reason, 400)))
     width = max(40, min(console.width, 160) - 19)
     for evidence in first.evidence[:3]:

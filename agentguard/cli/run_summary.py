@@ -11,6 +11,7 @@ from typing import Final
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis
+from agentguard.localize.step_support import StepSupport, rate_first_hypothesis
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
@@ -38,9 +39,9 @@ class GroupKey(StrEnum):
     FORMAT = "format"
 
 
-def format_step_label(step: int, agent: str, *, is_supported: bool) -> str:
-    """Return step and agent; ``likely`` precedes a step that nothing supports."""
-    return f"{'' if is_supported else 'likely '}step {step} · {to_one_line(agent, 24)}"
+def format_step_label(step: int, agent: str, support: StepSupport = StepSupport.ROOT_CAUSE) -> str:
+    """Return step and agent; ``likely`` or ``candidate`` precedes a step that is not a root cause."""
+    return f"{support.prefix}step {step} · {to_one_line(agent, 24)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +56,12 @@ class RunSummary:
         verdict: failed, no failure found or undecided.
         probability: probability that the run failed.
         basis: evidence of the verdict.
-        step: root-cause step of a failed run, most likely step of an undecided one, or None.
+        step: step of the first hypothesis; None if no failure was found or no step is named.
         agent: agent of that step.
         codes: codes of that step.
         reason: explanation in one sentence.
         correction: corrective message.
-        is_supported: True if a finding or a quote supports the step.
+        support: support for the step.
         shares_file: True if the file has other runs, so that its name does not identify the run.
     """
 
@@ -76,7 +77,7 @@ class RunSummary:
     codes: tuple[str, ...] = ()
     reason: str = ""
     correction: str = ""
-    is_supported: bool = False
+    support: StepSupport | None = None
     shares_file: bool = False
 
     @classmethod
@@ -97,7 +98,7 @@ class RunSummary:
             codes=() if first is None else first.codes,
             reason="" if first is None else first.reason,
             correction="" if first is None else first.correction,
-            is_supported=diagnosis.verdict is Verdict.FAILED and first is not None and bool(first.codes),
+            support=rate_first_hypothesis(diagnosis),
         )
 
     @property
@@ -129,10 +130,10 @@ class RunSummary:
 
     @property
     def step_label(self) -> str:
-        """Step and agent; ``likely`` precedes a step that nothing supports or of an undecided run."""
-        if self.step is None:
+        """Step and agent after the support for the step."""
+        if self.step is None or self.support is None:
             return ""
-        return format_step_label(self.step, self.agent, is_supported=self.is_supported)
+        return format_step_label(self.step, self.agent, self.support)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

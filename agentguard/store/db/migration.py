@@ -13,7 +13,7 @@ from agentguard.store.db.url import DatabaseAddress
 
 REVISIONS: tuple[str, ...] = (
     "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010",
-    "0011", "0012",
+    "0011", "0012", "0013",
 )  # fmt: skip
 """All versions of the tables, oldest first; this agentguard reads and writes the last one."""
 

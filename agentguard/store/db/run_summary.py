@@ -46,6 +46,7 @@ class RunSummaryRow(Row):
         agents, tools: distinct agents of the steps and tools that they call, joined by `join_labels`; at most
             `MAX_STEP_LABELS` each.
         verdict, probability, method, step, agent, module, code: of the latest diagnosis; empty without one.
+        step_probability: probability that the step is the root cause, if the run failed.
         diagnosed_at: time of that diagnosis.
         guard_s: duration of that diagnosis in seconds.
         findings, recoveries: numbers of findings and recoveries.
@@ -76,6 +77,7 @@ class RunSummaryRow(Row):
     probability: float | None = None
     method: str = ""
     step: int | None = None
+    step_probability: float | None = None
     agent: str = ""
     module: str = ""
     code: str = ""

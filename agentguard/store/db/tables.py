@@ -256,6 +256,7 @@ OVERVIEWS = _table(
     _real("probability"),
     _text("method"),
     _int("step", null=True),
+    _real("step_probability"),
     _text("agent"),
     _text("module"),
     _text("code"),

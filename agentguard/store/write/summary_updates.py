@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ _TEXTS = (
 )  # fmt: skip
 _UNKNOWN = (
     "failed", "started_at", "ended_at", "duration_s", "tokens", "cost_usd", "probability", "step",
-    "diagnosed_at", "guard_s",
+    "step_probability", "diagnosed_at", "guard_s",
 )  # fmt: skip
 _COUNTS = ("steps", "findings", "recoveries")
 
@@ -186,11 +186,18 @@ def add_diagnosis(summary: SummaryValues, row: r.DiagnosisRow) -> None:
         probability=_to_number(row.probability),
         method=sanitize_text(row.method),
         step=row.step,
+        step_probability=_get_step_probability(row),
         agent=sanitize_text(row.agent),
         module=sanitize_text(row.module),
         code=sanitize_text(row.code),
         guard_s=_to_number(timing.get("total_s")) if isinstance(timing, Mapping) else None,
     )
+
+
+def _get_step_probability(row: r.DiagnosisRow) -> float | None:
+    hypotheses = row.data.get("hypotheses")
+    first = hypotheses[0] if isinstance(hypotheses, Sequence) and hypotheses else None
+    return _to_number(first.get("probability")) if isinstance(first, Mapping) else None
 
 
 def summarize_recoveries(outcomes: Iterable[str]) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from agentguard.detect.step_facts import canonicalize_json
+from agentguard.localize.step_support import rate_summary
 from agentguard.version import __version__
 from agentguard_server.viewer import formatting
 from agentguard_server.viewer.escaping import (
@@ -56,6 +57,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "figure": formatting.format_number,
     "field": formatting.format_field_name,
     "data": format_json,
+    "step_support": rate_summary,
     "code_title": lambda code: find_code_title(str(code)).title,
 }
 """Filters available in all templates."""

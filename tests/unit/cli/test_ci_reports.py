@@ -20,6 +20,7 @@ from agentguard.cli.app import build_app
 from agentguard.cli.ci_reports import OutputFormat, write_github, write_junit, write_markdown, write_sarif
 from agentguard.cli.run_summary import RunSummary
 from agentguard.localize.base import OutcomeBasis
+from agentguard.localize.step_support import StepSupport
 from agentguard.verdict import Verdict
 from tests.unit.cli.test_run_summary import FAILED, PASSED, RUNS, UNDECIDED
 
@@ -119,7 +120,7 @@ summaries = st.builds(
     codes=st.lists(st.sampled_from(["mast:step_repetition", "own:code"]), max_size=2).map(tuple),
     reason=texts,
     correction=texts,
-    is_supported=st.booleans(),
+    support=st.none() | st.sampled_from(StepSupport),
 )
 
 

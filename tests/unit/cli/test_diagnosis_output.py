@@ -15,6 +15,7 @@ RUN = Trajectory(
 SUPPORTED = Hypothesis(
     step=0, agent="Ada", module=None, codes=("mast:step_repetition",), probability=0.5, correction="Stop it."
 )
+CANDIDATE = Hypothesis(step=0, agent="Ada", probability=0.24, reason="a reason")
 UNSUPPORTED = Hypothesis(step=0, agent="Ada", module=None, codes=(), probability=0.5, reason="a reason")
 
 
@@ -29,6 +30,7 @@ def diagnose(verdict: Verdict, hypothesis: Hypothesis) -> Diagnosis:
     [
         (Verdict.FAILED, SUPPORTED, "step 0 · Ada", "Steps repeated"),
         (Verdict.FAILED, UNSUPPORTED, "likely step 0 · Ada", "no evidence"),
+        (Verdict.FAILED, CANDIDATE, "candidate step 0 · Ada", "no evidence"),
         (Verdict.UNDECIDED, SUPPORTED, "likely step 0 · Ada", "Steps repeated"),
         (Verdict.UNDECIDED, UNSUPPORTED, "likely step 0 · Ada", "no evidence"),
         (Verdict.NO_FAILURE_FOUND, SUPPORTED, "", ""),

@@ -20,6 +20,7 @@ from agentguard.cli.run_summary import (
 from agentguard.cli.triage import render_triage
 from agentguard.errors import ConfigError
 from agentguard.localize.base import OutcomeBasis
+from agentguard.localize.step_support import StepSupport
 from agentguard.verdict import Verdict
 
 LOOP = "mast:step_repetition"
@@ -39,9 +40,16 @@ def build_run(name: str, verdict: Verdict, probability: float, **fields: object)
 
 
 PASSED = build_run("passed", Verdict.NO_FAILURE_FOUND, 0.1, steps=9)
-UNDECIDED = build_run("undecided", Verdict.UNDECIDED, 0.5, step=2, agent="Bob")
+UNDECIDED = build_run("undecided", Verdict.UNDECIDED, 0.5, step=2, agent="Bob", support=StepSupport.LIKELY)
 FAILED = build_run(
-    "failed", Verdict.FAILED, 0.8, step=3, agent="Ada", codes=(LOOP,), reason="Again.", is_supported=True
+    "failed",
+    Verdict.FAILED,
+    0.8,
+    step=3,
+    agent="Ada",
+    codes=(LOOP,),
+    reason="Again.",
+    support=StepSupport.ROOT_CAUSE,
 )
 WORSE = replace(FAILED, run_id="worse", file="runs/worse.json", probability=0.9, step=1, agent="Bob")
 RUNS = [PASSED, UNDECIDED, FAILED, WORSE]

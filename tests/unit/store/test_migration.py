@@ -27,10 +27,11 @@ from agentguard.store.db.rows import (
     SchemaRow,
     SnapshotRow,
 )
-from agentguard.store.db.tables import SPENDING, metadata
+from agentguard.store.db.tables import OVERVIEWS, SPENDING, metadata
 from agentguard.store.saved_views import list_saved_views
 from agentguard.store.trajectory_mapping import build_run_rows
 from agentguard.store.write import batch
+from agentguard.store.write.summary_updates import build_blank_summary
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolCall, Trajectory
 from agentguard.verdict import Verdict
@@ -194,6 +195,7 @@ def test_verdicts_of_an_older_store_have_their_current_names(url, monkeypatch, t
     earlier = {"r1": "failure", "r2": "no_failure", "r3": "abstained"}
     with monkeypatch.context() as patch:
         know_versions(patch, tmp_path / "eleventh", 11)
+        patch.setattr(batch, "SummaryUpdater", _NoOverviews)
         with Store.open(url) as store:
             for run_id, verdict in earlier.items():
                 diagnosis = Diagnosis(
@@ -207,6 +209,11 @@ def test_verdicts_of_an_older_store_have_their_current_names(url, monkeypatch, t
             for name, query in (("short", view), ("long", long_view)):
                 store.write(SavedViewRow(name=name, query=query))
             store.flush(20)
+            with store._database.get_engine().begin() as connection:
+                for run_id, verdict in earlier.items():
+                    summary = build_blank_summary("", run_id, 1.0) | {"verdict": verdict, "known": True}
+                    del summary["step_probability"]
+                    connection.execute(insert(OVERVIEWS).values(summary))
     Store.migrate(url)
     names_by_run = {"r1": "failed", "r2": "no_failure_found", "r3": "undecided"}
     new_view = "?verdict=failed&verdict=not_diagnosed&q=verdict%3Dfailure&sort=time"

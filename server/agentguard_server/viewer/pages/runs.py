@@ -63,8 +63,8 @@ _OPTIONAL_COLUMNS: Final = {
 
 _CSV_CHUNK_CHARS: Final = 65_536
 _CSV_FIELDS: Final = (
-    *("run_id", "task", "format", "began_at", "steps", "tokens", "cost_usd", "duration_s", "models", "tags"),
-    *("verdict", "probability", "method", "step", "agent", "code", "recovered", "judged", "failed"),
+    *("run_id", "task", "format", "started_at", "steps", "tokens", "cost_usd", "duration_s", "models"),
+    *("tags", "verdict", "probability", "method", "step", "agent", "code", "recovered", "judged", "failed"),
 )
 
 FIELDS: Final = {
@@ -156,7 +156,8 @@ def format_csv(summaries: Iterable[RunSummaryRow]) -> Iterator[str]:
     writer = csv.writer(line)
     writer.writerow(_CSV_FIELDS)
     for row in summaries:
-        values = row_to_dict(row) | {"verdict": row.verdict or NOT_DIAGNOSED}
+        started_at = format_time(row.started_at, "%Y-%m-%dT%H:%M:%SZ")
+        values = _format_row(row) | {"started_at": started_at}
         writer.writerow([_format_csv_value(values[name]) for name in _CSV_FIELDS])
         if line.tell() >= _CSV_CHUNK_CHARS:
             yield line.getvalue()
@@ -167,6 +168,8 @@ def format_csv(summaries: Iterable[RunSummaryRow]) -> Iterator[str]:
 
 def _format_csv_value(value: object) -> object:
     """Return a value for a spreadsheet; a quote before ``=``, ``+``, ``-`` and ``@`` keeps it a text."""
+    if isinstance(value, tuple):
+        value = "; ".join(value)
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 

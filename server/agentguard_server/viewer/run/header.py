@@ -8,6 +8,7 @@ from typing import Literal
 
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.embedded import TRAINING_NOTE
+from agentguard.localize.step_support import StepSupport, rate_step
 from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.trajectory.model import Source, Step
 from agentguard.verdict import Verdict
@@ -100,28 +101,30 @@ class RunHeader:
     is_training_run: bool
 
     @property
+    def support(self) -> StepSupport | None:
+        """Support for the root cause; None without one. The step of a recovery is a root cause."""
+        if self.cause is None:
+            return None
+        if self.recovery is not None:
+            return StepSupport.ROOT_CAUSE
+        return rate_step(
+            has_failed=self.state == "failed",
+            has_evidence=self.cause.is_supported,
+            probability=self.cause.probability,
+        )
+
+    @property
     def is_cause_certain(self) -> bool:
         """True if evidence or a recovery supports the root cause of a failed run."""
-        if self.cause is None:
-            return False
-        has_failed = self.state in ("failed", "recovered", "lost", "pending")
-        return self.recovery is not None or (has_failed and self.cause.is_supported)
+        return self.support is StepSupport.ROOT_CAUSE
 
     @property
     def has_likely_cause(self) -> bool:
-        """True if evidence, a recovery or its probability supports the first candidate."""
-        if self.cause is None:
-            return False
-        return (
-            self.recovery is not None
-            or self.cause.is_supported
-            or self.cause.probability >= _MIN_LIKELY_PROBABILITY
-        )
+        """True if the first candidate is the root cause or likely."""
+        return self.support in (StepSupport.ROOT_CAUSE, StepSupport.LIKELY)
 
 
 _MIN_CAUSES = 3
-_MIN_LIKELY_PROBABILITY = 0.25
-"""Probability from which a step without evidence is called likely."""
 _MIN_PROBABILITY = 0.1
 """Hypotheses after the third that are less likely than this are left out."""
 

@@ -83,6 +83,18 @@ def test_comparison_with_unknown_run_is_not_found(client: TestClient) -> None:
     assert "<b>" not in answer.text
 
 
+def test_csv_has_the_recorded_start_and_no_time_of_import(store: Store, client: TestClient) -> None:
+    run = load_trajectory(f"samples/{WINE}.json")
+    untimed = tuple(replace(step, started_at=None, ended_at=None) for step in run.steps)
+    store.write_run(replace(run, id="untimed", steps=untimed, branches=()))
+    timed = tuple(replace(step, started_at=1e9 + 60 * step.index, ended_at=None) for step in run.steps)
+    store.write_run(replace(run, id="timed", steps=timed, branches=()))
+    store.flush(10)
+    rows = csv.DictReader(client.get("/api/runs.csv").text.splitlines())
+    starts = {row["run_id"]: row["started_at"] for row in rows}
+    assert (starts["untimed"], starts["timed"]) == ("", "2001-09-09T01:46:40Z")
+
+
 def test_csv_has_all_runs_that_match_and_no_formulas(store: Store, client: TestClient) -> None:
     for number in range(300):
         store.write(RunRow(id=f"r{number}", task="=HYPERLINK(1)", created_at=1e9 + number))
