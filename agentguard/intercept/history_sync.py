@@ -125,7 +125,10 @@ class HistorySync:
         conversation.branch.add_step(branch_step)
 
     def _build_turn_step(self, items: Sequence[Item], *, is_answer: bool) -> Step:
-        """Convert a turn to a step; reuse the judged step if the client resends the answer unchanged."""
+        """Convert a turn to a step; reuse the judged step if the client resends the answer unchanged.
+
+        If the client changed the form of the answer, e.g. of a missing text, its tokens and model remain.
+        """
         answer_step, answer_length = self._conversation.answer_step, len(self._conversation.answer)
         if (
             is_answer
@@ -135,7 +138,10 @@ class HistorySync:
             results = items[answer_length:]
             if all(map(self.adapter.is_result, results)):
                 return self.adapter.add_results(answer_step, results)
-        return self.adapter.build_step(items, self._services.agent)
+        step = self.adapter.build_step(items, self._services.agent)
+        if is_answer and answer_step is not None and step.tool_calls:
+            return step.with_usage(answer_step.usage, answer_step.model)
+        return step
 
     def _commit_step(self, step: Step) -> None:
         """Record the calls of a step, and commit it."""

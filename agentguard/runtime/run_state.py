@@ -188,15 +188,18 @@ class RunState:
             self.live_run.submit(step)
         return step, found
 
-    def start_turn(self) -> None:
-        """Set the start of the next turn to now; `stamp_times` uses it."""
-        self._turn_started_at = self.config.clock()
+    def start_turn(self, at: float | None = None) -> None:
+        """Set the start of the next turn, by default to now; `stamp_times` uses it."""
+        self._turn_started_at = self.config.clock() if at is None else at
 
     def stamp_times(self, turn: Step) -> Step:
-        """Return an agent's turn with its start and end; a turn of the history, without a start, as it is."""
-        started_at, self._turn_started_at = self._turn_started_at, None
-        if turn.source is not Source.AGENT or started_at is None:
+        """Return an agent's turn with its start and end; a turn of the history, without a start, as it is.
+
+        A user's turn between the boundary and the agent's turn changes nothing.
+        """
+        if turn.source is not Source.AGENT or self._turn_started_at is None:
             return turn
+        started_at, self._turn_started_at = self._turn_started_at, None
         return turn.with_times(started_at, self.config.clock())
 
     def check_proposed(self, turn: Step) -> Sequence[Finding]:

@@ -236,7 +236,10 @@ class Session(RunState):
         with self.acquire_lock():
             if self.has_ended:
                 return None
-            return run_end.end_run(self, self.pending_turn, is_refusable=is_refusable)
+            plan = run_end.end_run(self, self.pending_turn, is_refusable=is_refusable)
+            if plan is not None:
+                self.start_turn()  # the integration may ask the model again without another boundary
+            return plan
 
     def _annotate(self, turn: Step) -> Step:
         """Return the step with its index and all annotations."""

@@ -56,6 +56,7 @@ class AgentRunRegistry:
         if run is None:
             run = self._start_or_get(request.state, request.tools, request.system_message)
             self.commit_new_turns(run, request.state)
+            run.session.start_turn()  # no boundary precedes the first model call
         return run
 
     def register_tools(self, run: AgentRun, request: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from agents import Agent, Model, RunConfig, Runner
@@ -28,7 +27,11 @@ from agentguard.integrations.openai_agents.model_calls import (
     close_on_exit,
 )
 from agentguard.integrations.openai_agents.sdk_session import SdkSessionWriter
-from agentguard.integrations.openai_agents.wrappers import AgentWrapper, build_guarded_config
+from agentguard.integrations.openai_agents.wrappers import (
+    AgentWrapper,
+    build_guarded_config,
+    find_model_name,
+)
 from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SampleVariant
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.plan import RecoveryPlan
@@ -237,7 +240,8 @@ class AgentsGuardedRun:
 
     def _build_step(self, response: ModelResponse) -> Step:
         turn = build_step(response.to_input_items(), agent=self._agent.name)
-        return replace(turn, usage=build_usage(response.usage)) if response.usage.requests else turn
+        usage = build_usage(response.usage) if response.usage.requests else None
+        return turn.with_usage(usage, find_model_name(self._config.model or self._agent.model))
 
     def _get_model(self, name: str) -> Model:
         """Return the model with this name from the caller's model provider."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from agents import Agent, FunctionTool, Handoff, Model, ModelProvider, ModelSettings, RunConfig
 from agents.items import ModelResponse
+from agents.models import get_default_model
 from agents.run import CallModelData, ModelInputData
 
 from agentguard.integrations.openai_agents.model_calls import CallCandidate, ModelCaller
@@ -31,7 +32,7 @@ class GuardedModel(Model):
     """Model whose answers the guard may reject before the SDK acts on them."""
 
     def __init__(self, inner: Model, model_caller: ModelCaller, get_model: Callable[[str], Model]) -> None:
-        self._inner, self._model_caller, self._get_model = inner, model_caller, get_model
+        self.inner, self._model_caller, self._get_model = inner, model_caller, get_model
 
     async def get_response(  # the signature is the SDK's
         self, system_instructions: str | None, input: Any, *more: Any, **options: Any
@@ -39,7 +40,7 @@ class GuardedModel(Model):
         """Implement `Model.get_response`."""
 
         async def ask(items: list[Any]) -> ModelResponse:
-            return await self._inner.get_response(system_instructions, items, *more, **options)
+            return await self.inner.get_response(system_instructions, items, *more, **options)
 
         return await self._model_caller.get_response(
             _to_items(input), ask, self._build_candidate_call(system_instructions, more, options)
@@ -51,7 +52,7 @@ class GuardedModel(Model):
         """Implement `Model.stream_response`; if the output must be JSON, a rejected answer stays hidden."""
 
         def ask(items: list[Any]) -> AsyncIterator[Any]:
-            return self._inner.stream_response(system_instructions, items, *more, **options)
+            return self.inner.stream_response(system_instructions, items, *more, **options)
 
         schema = options.get("output_schema", more[2] if len(more) > 2 else None)
         candidate = self._build_candidate_call(system_instructions, more, options)
@@ -64,7 +65,7 @@ class GuardedModel(Model):
         """Build the function that requests another candidate of an answer."""
 
         async def candidate(items: list[Any], variant: SampleVariant) -> ModelResponse:
-            model = self._get_model(variant.model) if variant.model else self._inner
+            model = self._get_model(variant.model) if variant.model else self.inner
             given, named = list(args), dict(options)
             if variant.temperature is not None:
                 settings = named.get("model_settings", given[0] if given else None) or ModelSettings()
@@ -81,14 +82,24 @@ class GuardedModel(Model):
 
     def get_retry_advice(self, request: Any) -> Any:
         """Implement `Model.get_retry_advice`."""
-        return self._inner.get_retry_advice(request)
+        return self.inner.get_retry_advice(request)
 
     async def close(self) -> None:
         """Implement `Model.close`."""
-        await self._inner.close()
+        await self.inner.close()
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
-        await self._inner._cleanup_on_run_end(owner)
+        await self.inner._cleanup_on_run_end(owner)
+
+
+def find_model_name(model: str | Model | None) -> str | None:
+    """Return the name of an agent's model; None if the model object does not have it."""
+    if isinstance(model, GuardedModel):
+        model = model.inner
+    if model is None:
+        return get_default_model()
+    name = model if isinstance(model, str) else getattr(model, "model", None)
+    return name if isinstance(name, str) else None
 
 
 class GuardedProvider(ModelProvider):

@@ -121,7 +121,10 @@ class GuardCapability(AbstractCapability[Any]):
         run, session = self._run, self._run.get_or_start_session(ctx.run_id, ctx.messages)
         if session.has_ended:
             return node
+        is_first = not len(session)
         run.commit_before_response(session, ctx.messages)
+        if is_first:  # the session starts with the first response, and no boundary precedes it
+            session.start_turn(run.created_at)
         if self._rejection_count >= MAX_REJECTIONS:
             return node
         choice = await run.resolve_turn(session, node.model_response, partial(self._request_candidate, ctx))

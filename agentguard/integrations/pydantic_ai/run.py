@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ class PydanticGuardedRun:
         agent_name: name of the agent in the trajectory.
         ask: called with a question when a person must decide.
         on_run: called with the session when the run begins.
+
+    Attributes:
+        created_at: epoch seconds at which the run began.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class PydanticGuardedRun:
         self._positions: dict[int, MessagePosition] = {}
         self._steps: list[Step] = []
         self._committed_count = 0
+        self.created_at = time.time()
 
     @property
     def session(self) -> Session | None:

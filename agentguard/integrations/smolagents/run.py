@@ -250,8 +250,10 @@ class SmolagentsRun:
             self._commit(step, place)
 
     def _commit(self, step: Step, place: int) -> None:
-        named = replace(step, agent=self._name) if step.source is Source.AGENT else step
-        self._steps.append(self.session.commit(named))
+        if step.source is Source.AGENT:
+            model = getattr(self._agent.model, "model_id", None)
+            step = replace(step, agent=self._name, model=model if isinstance(model, str) else None)
+        self._steps.append(self.session.commit(step))
         self._positions.append(place)
 
     def _apply_due_plans(self, messages: list[ChatMessage]) -> None:

@@ -57,10 +57,12 @@ def test_resent_answer_keeps_its_usage() -> None:
     [said('{"to":"Genoa"}'), said(content=""), said(name="planner")],
     ids=["other spaces", "other content", "another field"],
 )
-def test_changed_resent_answer_is_parsed_again(resent: dict[str, Any]) -> None:
+def test_changed_resent_answer_is_parsed_again_and_keeps_its_usage(resent: dict[str, Any]) -> None:
     step = committed(said(), resent, RESULT)
     expected = CHAT.build_step([resent, RESULT], "assistant")
-    assert replace(step, index=0, started_at=None, ended_at=None) == expected
+    assert replace(step, index=0, started_at=None, ended_at=None, usage=None, model=None) == expected
+    assert step.usage is not None
+    assert (step.usage.prompt_tokens, step.model) == (40, "big")
 
 
 def test_stray_tool_result_is_ignored() -> None:

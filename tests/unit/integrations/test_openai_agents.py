@@ -25,6 +25,7 @@ from mcp import types
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
 from agentguard.integrations.openai_agents.items import HistoryView, build_steps
+from agentguard.integrations.openai_agents.wrappers import find_model_name
 from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
@@ -526,3 +527,17 @@ def test_mcp_tools_are_in_the_ledger_with_their_annotations() -> None:
     assert run.go() == "Seat 4."
     assert desk.called == ["look", "stamp", "look"]
     assert run.session.run.tools == (), "its tools are known only when the server is asked"
+
+
+def test_turn_has_the_name_of_the_model_of_the_run_or_of_the_agent() -> None:
+    other = Scripted(script(say("Seat 4.")))
+    other.model = "gpt-run"  # type: ignore[attr-defined]
+    for options, expected in (
+        ({}, "gpt-agent"),
+        ({"run_config": RunConfig(tracing_disabled=True, model=other)}, "gpt-run"),
+    ):
+        run = Run(make(), script(say("Seat 4.")))
+        run.model.model = "gpt-agent"  # type: ignore[attr-defined]
+        assert run.go(**options) == "Seat 4."
+        assert run.session.run.steps[-1].model == expected
+    assert find_model_name("gpt-y") == "gpt-y"

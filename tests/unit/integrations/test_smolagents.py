@@ -103,6 +103,7 @@ def test_code_agent_calls_tools_through_the_ledger_and_records_the_answer(seats:
     assert "seat 4 is yours" in session.run.steps[1].observations[0].content
     assert session.run.steps[2].content == "Seat 4 is booked."
     assert "final_answer" in session.run.steps[2].reasoning
+    assert [step.model for step in session.run.steps] == [None, "scripted", "scripted"]
     assert [effect.arguments for effect in session.ledger.effects()] == [{"seat": 4}]
     assert (session.recoveries, session.failures, session.has_ended) == ([], [], True)
 

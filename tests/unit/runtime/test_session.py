@@ -105,6 +105,17 @@ def test_turn_has_the_times_between_its_boundary_and_its_commit() -> None:
     assert (history.started_at, history.ended_at) == (None, None)
 
 
+def test_turn_after_a_refused_end_has_its_times_without_another_boundary() -> None:
+    session = begin(accept=lambda run: run.steps[-1].content == "Seat 5.", on_fail="hint")
+    times = iter([100.0, 101.0, 102.0, 105.0])
+    session.config = replace(session.config, clock=lambda: next(times))
+    session.check_boundary()
+    session.commit(Step(index=0, source=Source.AGENT, agent="clerk", content="No idea."))
+    assert session.end() is not None
+    step = session.commit(Step(index=0, source=Source.AGENT, agent="clerk", content="Seat 5."))
+    assert (step.started_at, step.ended_at) == (102.0, 105.0)
+
+
 def test_recorded_times_of_a_turn_win() -> None:
     session = begin()
     session.check_boundary()
