@@ -1,8 +1,8 @@
 """Human judgements of diagnoses, turned into run labels, annotated records and counts of schemata.
 
 A judgement marks a diagnosis (or one of its hypotheses) as right or wrong. It may name the step or the
-code that would have been right. Only the latest judgement of each person counts. If people contradict each
-other, the value stays unknown.
+code that would have been right. On an undecided run it names the outcome instead. Only the latest judgement
+of each person counts. If people contradict each other, the value stays unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import FormatError
 from agentguard.localize.base import Diagnosis, Hypothesis
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from agentguard.schemata.model import ErrorSchema
     from agentguard.store.db.rows import DiagnosisRow, JudgementRow
     from agentguard.store.store import Store
+
+
+_NO_DIAGNOSIS: Final = "the labels are about findings, or about a diagnosis that the store no longer has"
+_CONTRADICTION: Final = "people contradict each other about the outcome"
+_NO_OUTCOME: Final = "the labels name no outcome: label the run as failed or passed"
+_NO_RUN: Final = "the store no longer has the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,7 @@ class RunLabel:
         step: the root-cause step; None under the same conditions.
         code: its taxonomy code; empty if no judgement names one.
         notes: free-text notes of the judgements.
+        is_contradictory: whether people contradict each other about the outcome.
     """
 
     run_id: str
@@ -54,6 +61,22 @@ class RunLabel:
     step: int | None = None
     code: str = ""
     notes: tuple[str, ...] = ()
+    is_contradictory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledRun:
+    """Run with labels of people, as a record for training and evaluation.
+
+    Attributes:
+        run_id: the run.
+        record: the run with its annotation; None if the labels cannot be used.
+        omission: reason why there is no record.
+    """
+
+    run_id: str
+    record: Record | None = None
+    omission: str = ""
 
 
 def iter_run_labels(store: Store, *, tenant: str = "") -> Iterator[RunLabel]:
@@ -62,15 +85,20 @@ def iter_run_labels(store: Store, *, tenant: str = "") -> Iterator[RunLabel]:
     Raises:
         StoreUnavailable: the store cannot be read now.
     """
+    return (label for _, label in _iter_merged_labels(store, tenant) if label is not None)
+
+
+def _iter_merged_labels(store: Store, tenant: str) -> Iterator[tuple[str, RunLabel | None]]:
     from agentguard.store.db.run_summary import RunSummaryFilter
 
     for row in store.iter_run_summaries(RunSummaryFilter(judged=True), tenant=tenant):
-        label = merge_run_labels(
-            store.list_judgements(row.run_id, tenant=tenant),
-            store.list_diagnoses(row.run_id, tenant=tenant),
+        yield (
+            row.run_id,
+            merge_run_labels(
+                store.list_judgements(row.run_id, tenant=tenant),
+                store.list_diagnoses(row.run_id, tenant=tenant),
+            ),
         )
-        if label is not None:
-            yield label
 
 
 def merge_run_labels(
@@ -104,6 +132,7 @@ def merge_run_labels(
         step=step if failed else None,
         code=next((one.code for one in reversed(labels) if one.code), ""),
         notes=tuple(one.note for one in labels if one.note),
+        is_contradictory=len({one.failed for one in labels} - {None}) > 1,
     )
 
 
@@ -121,6 +150,8 @@ def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLab
     label = HumanLabel(step=judged_step, code=judged_code, note=str(note) if note else "")
     if judged_step is not None:
         return replace(label, failed=True)
+    if judgement.subject == "diagnosis" and judgement.outcome:
+        return replace(label, failed=judgement.outcome == "failed")
     if judgement.subject == "hypothesis" or diagnosis.verdict is Verdict.FAILED:
         # A judgement that corrects only the code confirms the step.
         if (judgement.right or judged_code) and hypothesis is not None:
@@ -129,17 +160,30 @@ def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLab
         return label if judgement.subject == "hypothesis" else replace(label, failed=judgement.right)
     if diagnosis.verdict is Verdict.NO_FAILURE_FOUND:
         return replace(label, failed=not judgement.right)
-    return label
+    # The diagnosis is undecided. Only a failure has a kind.
+    return replace(label, failed=True) if judged_code else label
 
 
-def iter_labelled_records(store: Store, *, tenant: str = "") -> Iterator[Record]:
-    """Yield judged runs as records annotated with the human labels, for evaluation and distillation."""
-    for label in iter_run_labels(store, tenant=tenant):
-        if label.failed is None:
+def iter_labelled_runs(store: Store, *, tenant: str = "") -> Iterator[LabelledRun]:
+    """Yield all judged runs, latest run first, each with its annotated record or the reason of its omission.
+
+    Raises:
+        StoreUnavailable: the store cannot be read now.
+    """
+    for run_id, label in _iter_merged_labels(store, tenant):
+        if label is None or label.failed is None:
+            reason = _NO_DIAGNOSIS
+            if label is not None:
+                reason = _CONTRADICTION if label.is_contradictory else _NO_OUTCOME
+            yield LabelledRun(run_id=run_id, omission=reason)
             continue
-        record = store.get_record(label.run_id, tenant=tenant)
-        if record is not None:
-            yield replace(record, annotation=_build_annotation(label, record))
+        record = store.get_record(run_id, tenant=tenant)
+        if record is None:
+            yield LabelledRun(run_id=run_id, omission=_NO_RUN)
+        else:
+            yield LabelledRun(
+                run_id=run_id, record=replace(record, annotation=_build_annotation(label, record))
+            )
 
 
 def update_schema_counts(
@@ -206,6 +250,8 @@ def _find_credited_schemata(judgement: JudgementRow, diagnosis: Diagnosis) -> It
     label = parse_human_label(judgement, diagnosis)
     if hypothesis is None or label is None:
         return
+    if judgement.subject == "diagnosis" and label.step is None and label.failed is not False:
+        return  # the label leaves open at which step the run failed
     if (name := parse_cited_schema(hypothesis)) is not None:
         # The schema supported the step; a correction of the code alone does not refute it.
         yield name, label.step == hypothesis.step
@@ -236,10 +282,10 @@ def _build_annotation(label: RunLabel, record: Record) -> Annotation:
     """Build an annotation from a human label; of the record's own annotation, keep only the group."""
     steps = record.trajectory.steps
     cause = None
-    if label.failed and label.step is not None:
+    if label.failed and (label.step is not None or label.code):
         cause = RootCause(
             step=label.step,
-            agent=steps[label.step].agent if label.step < len(steps) else None,
+            agent=steps[label.step].agent if label.step is not None and label.step < len(steps) else None,
             codes=(label.code,) if label.code else (),
             reason="; ".join(label.notes),
         )

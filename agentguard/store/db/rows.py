@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 RowData = Mapping[str, Any]
 IssueState = Literal["open", "resolved", "ignored"]
@@ -277,9 +277,14 @@ class EffectRow(Row):
         return compute_digest(self.run_id, self.line, self.tool, self.arguments, self.logical_step)
 
 
+JUDGED_OUTCOMES: Final = ("failed", "passed")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgementRow(Row):
     """Feedback of a person on a diagnosis, finding, schema or verdict: right or wrong.
+
+    Its data may contain a corrected ``step`` and ``code``, a ``note``, and the ``outcome`` of the run.
 
     Attributes:
         run_id: the run; empty for feedback without a run.
@@ -295,6 +300,12 @@ class JudgementRow(Row):
     subject_id: str
     right: bool
     by: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """Outcome that the person names: ``failed``, ``passed`` or an empty text."""
+        outcome = self.data.get("outcome")
+        return outcome if outcome in JUDGED_OUTCOMES else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

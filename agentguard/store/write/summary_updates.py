@@ -214,12 +214,19 @@ _RECOVERY_SUMMARIES = {"recovered": "yes", "failed": "no", "unknown": "unknown"}
 
 
 def summarize_judgements(judgements: Iterable[r.JudgementRow]) -> str:
-    """Return the feedback on the diagnoses; without any, on hypotheses, then on findings."""
+    """Return the feedback on the diagnoses; without any, on hypotheses, then on findings.
+
+    The feedback is ``right``, ``wrong``, ``failed`` or ``passed``, or ``mixed`` if people disagree.
+    """
     current_judgements = select_current_judgements(judgements)
     for subject in ("diagnosis", "hypothesis", "finding"):
-        answers = {judgement.right for judgement in current_judgements if judgement.subject == subject}
+        answers = {
+            judgement.outcome or ("right" if judgement.right else "wrong")
+            for judgement in current_judgements
+            if judgement.subject == subject
+        }
         if answers:
-            return "mixed" if len(answers) > 1 else "right" if True in answers else "wrong"
+            return "mixed" if len(answers) > 1 else answers.pop()
     return ""
 
 

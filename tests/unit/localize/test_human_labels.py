@@ -1,5 +1,6 @@
 """Human feedback on diagnoses: labels, calibrated probabilities, training records, schemata."""
 
+import json
 import math
 import random
 from dataclasses import replace
@@ -12,7 +13,7 @@ from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.human_labels import (
     RunLabel,
-    iter_labelled_records,
+    iter_labelled_runs,
     iter_run_labels,
     merge_run_labels,
     update_schema_counts,
@@ -81,7 +82,16 @@ FAILED, PASSED, UNSURE = Verdict.FAILED, Verdict.NO_FAILURE_FOUND, Verdict.UNDEC
         (PASSED, [said(False)], (True, None, "")),
         (PASSED, [said(False, step=3)], (True, 3, "")),
         (UNSURE, [said(True)], (None, None, "")),
+        (UNSURE, [said(False)], (None, None, "")),
         (UNSURE, [said(False, step=1)], (True, 1, "")),
+        (UNSURE, [said(False, code="y/2")], (True, None, "y/2")),
+        (UNSURE, [said(False, outcome="failed")], (True, None, "")),
+        (UNSURE, [said(False, outcome="failed", code="y/2")], (True, None, "y/2")),
+        (UNSURE, [said(False, outcome="passed")], (False, None, "")),
+        (UNSURE, [said(False, outcome="lost")], (None, None, "")),
+        (FAILED, [said(True, outcome="failed")], (True, None, "")),
+        (PASSED, [said(False, outcome="failed")], (True, None, "")),
+        (FAILED, [said(False, outcome="failed", step=4)], (True, 4, "")),
         (FAILED, [said(True), said(False, by="bob")], (None, None, "x/1")),
         (FAILED, [said(True), said(False, step=4, by="bob")], (True, None, "x/1")),
         (FAILED, [said(True), said(False, at=2.0)], (False, None, "")),
@@ -254,7 +264,7 @@ def test_calibrate_shows_the_correction(store, tmp_path):
 
 def test_labelled_runs_are_annotated_records(store, tmp_path):
     judged_runs(store, 6)
-    records = list(iter_labelled_records(store))
+    records = [one.record for one in iter_labelled_runs(store)]
     assert {one.trajectory.id: one.annotation.failed for one in records} == {
         f"r{i:03}": i % 2 == 0 for i in range(6)
     }
@@ -270,6 +280,57 @@ def test_labelled_runs_are_annotated_records(store, tmp_path):
     assert "--force" in again.output
     assert CliRunner().invoke(build_app(), [*command, "--force"]).exit_code == 0
     assert load_records(out) == records
+
+
+def judge_undecided(
+    store: Store, id: str, *labels: dict[str, str], by: tuple[str, ...] = ("ann", "bob")
+) -> None:
+    store.write_run(run(id))
+    row = replace(row_of(diagnosed(id, UNSURE)), id=f"d-{id}", run_id=id)
+    rows = [
+        JudgementRow(run_id=id, subject="diagnosis", subject_id=row.id, right=False, by=person, data=data)
+        for person, data in zip(by, labels, strict=False)
+    ]
+    store.write(row, *rows).wait(10)
+
+
+def test_export_has_outcome_labels_and_lists_omitted_runs(store, tmp_path):
+    judge_undecided(store, "failed", {"outcome": "failed"})
+    judge_undecided(store, "kind", {"outcome": "failed", "code": "mast:step_repetition"})
+    judge_undecided(store, "passed", {"outcome": "passed"})
+    judge_undecided(store, "contradiction", {"outcome": "passed"}, {"outcome": "failed"})
+    judge_undecided(store, "neither", {})
+    out = tmp_path / "judged.jsonl"
+    command = ["store", "export-labels", "--store", str(tmp_path / "s.db"), "--output", str(out)]
+    result = CliRunner().invoke(build_app(), command)
+    assert result.exit_code == 0, result.output
+    assert "3 labelled runs written, 2 of them failed without a step" in result.output
+    assert (
+        "1 left out, because people contradict each other about the outcome: contradiction" in result.output
+    )
+    assert "label the run as failed or passed: neither" in result.output
+    labels = {one.trajectory.id: one.annotation for one in load_records(out)}
+    assert {id: label.failed for id, label in labels.items()} == {
+        "failed": True,
+        "kind": True,
+        "passed": False,
+    }
+    assert labels["failed"].root_cause is None
+    assert labels["kind"].root_cause == RootCause(codes=("mast:step_repetition",))
+    plain = json.loads(CliRunner().invoke(build_app(), [*command, "--force", "--json"]).output)
+    assert (plain["runs"], plain["failed_without_step"]) == (3, 2)
+    assert {one["run_id"] for one in plain["omitted"]} == {"contradiction", "neither"}
+
+
+def test_outcome_label_leaves_the_schema_of_the_step_uncounted(store):
+    provenance = Provenance(method="embedded", runs=("x",))
+    SqlSchemaStore(store).upsert([ErrorSchema(id="s1", signature=("it broke",), provenance=provenance)])
+    store.write_run(run())
+    store.write(row_of(diagnosed(verdict=UNSURE, hypotheses=(hypothesis(2, 0.6, schema="s1"),)))).wait(10)
+    assert update_schema_counts(store, said(False, outcome="failed")) == ()
+    assert update_schema_counts(store, said(False, outcome="passed")) == ("s1",)
+    (schema,) = SqlSchemaStore(store).load()
+    assert (schema.confirmed, schema.refuted) == (0, 1)
 
 
 def test_eval_and_distil_read_human_labels(store, tmp_path):

@@ -12,12 +12,13 @@ from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import ConfigError
 from agentguard.store.store import Store
+from agentguard.verdict import Verdict
 from agentguard_server.viewer.pages.feedback import parse_form_pairs, store_judgement
 from agentguard_server.viewer.pages.runs import format_csv
 from agentguard_server.viewer.renderer import get_renderer
 
 _MAX_RUNS: Final = 1_000
-_ACTIONS: Final = ("diagnose", "right", "wrong", "csv", "delete")
+_ACTIONS: Final = ("diagnose", "right", "wrong", "failed", "passed", "csv", "delete")
 
 
 def routes() -> list[BaseRoute]:
@@ -65,7 +66,8 @@ def _respond_csv(store: Store, ids: Sequence[str], tenant: str) -> Response:
 def _label_runs(request: Request, ids: Sequence[str], action: str) -> None:
     """Label the latest diagnosis of each run.
 
-    Raises ConfigError, before the first label, if a run has no diagnosis.
+    Raises ConfigError, before the first label, if a run has no diagnosis, or if an undecided one is called
+    right or wrong.
     """
     state = request.app.state
     diagnoses = {run_id: state.store.list_diagnoses(run_id, tenant=state.settings.tenant) for run_id in ids}
@@ -75,6 +77,12 @@ def _label_runs(request: Request, ids: Sequence[str], action: str) -> None:
             f"no run was labelled, because {len(undiagnosed)} of {len(ids)} have no diagnosis, first "
             f"{undiagnosed[0][:60]!r}: diagnose them first"
         )
-    right = "yes" if action == "right" else "no"
+    undecided = [run_id for run_id, rows in diagnoses.items() if rows[-1].verdict == Verdict.UNDECIDED]
+    if undecided and action in ("right", "wrong"):
+        raise ConfigError(
+            f"no run was labelled, because {len(undecided)} of {len(ids)} are undecided, first "
+            f"{undecided[0][:60]!r}: choose It failed or It passed"
+        )
+    answer = {"right": {"right": "yes"}, "wrong": {"right": "no"}}.get(action, {"outcome": action})
     for run_id, rows in diagnoses.items():
-        store_judgement(request, run_id, {"subject": "diagnosis", "subject_id": rows[-1].id, "right": right})
+        store_judgement(request, run_id, {"subject": "diagnosis", "subject_id": rows[-1].id, **answer})

@@ -1,4 +1,4 @@
-"""Endpoint for feedback on diagnoses: stores it and updates the counts of schemata."""
+"""Labels of diagnoses: the endpoint that stores them, and the queue of undecided runs without one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from agentguard.errors import ConfigError, StoreError
+from agentguard.errors import ConfigError, StoreError, TaxonomyError
 from agentguard.localize.human_labels import update_schema_counts
-from agentguard.store.db.rows import JudgementRow
+from agentguard.store.db.rows import JUDGED_OUTCOMES, JudgementRow
 from agentguard.store.db.run_summary import RunSummaryFilter, VerdictFilter
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.store.store import Store
 from agentguard.store.write.summary_updates import select_current_judgements
+from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.verdict import Verdict
 from agentguard_server.viewer.settings import is_loopback
 
 SUBJECTS: Final = ("diagnosis", "finding", "hypothesis")
@@ -28,6 +30,7 @@ _NAME_COOKIE: Final = "agentguard_reviewer"
 _NAME_MAX_AGE_S: Final = 365 * 86_400
 _MAX_FIELDS: Final = 32
 _DURABILITY_TIMEOUT_S: Final = 5.0
+_OUTCOME_OF_VERDICT: Final = {Verdict.FAILED.value: "failed", Verdict.NO_FAILURE_FOUND.value: "passed"}
 
 
 def routes() -> list[BaseRoute]:
@@ -44,18 +47,19 @@ def get_reviewer(request: Request) -> str:
 
 
 def _open_next_run(request: Request) -> Response:
-    """Redirect to the undecided run without a label that follows the run ``after`` in the list."""
+    """Redirect to the undecided run without a label that follows the run ``after``, newest runs first."""
     settings, store = request.app.state.settings, request.app.state.store
     queue = RunSummaryFilter(verdicts=frozenset({VerdictFilter.UNDECIDED}), judged=False)
     page = store.list_run_summaries(queue, None, Page(limit=MAX_PAGE_SIZE), tenant=settings.tenant)
-    run_ids = [summary.run_id for summary in page.rows]
     last_id = request.query_params.get("after", "")
-    if last_id in run_ids:
-        position = run_ids.index(last_id)
-        run_ids = run_ids[position + 1 :] + run_ids[:position]
-    if not run_ids:
+    last_run = store.get_run_summary(last_id, tenant=settings.tenant) if last_id else None
+    runs = [summary for summary in page.rows if summary.run_id != last_id]
+    if last_run is not None:
+        # The run itself is no longer in the queue if it has a label, so its position is that of its time.
+        runs.sort(key=lambda run: (run.began_at, run.run_id) > (last_run.began_at, last_run.run_id))
+    if not runs:
         return RedirectResponse(f"{settings.prefix}/?verdict={VerdictFilter.UNDECIDED}&judged=no", 303)
-    return RedirectResponse(f"{settings.prefix}/runs/{quote(run_ids[0], safe='')}", 303)
+    return RedirectResponse(f"{settings.prefix}/runs/{quote(runs[0].run_id, safe='')}?review=yes", 303)
 
 
 async def _handle_feedback(request: Request) -> Response:
@@ -88,8 +92,12 @@ def _respond_to_feedback(request: Request, fields: dict[str, str]) -> Response:
     run_id = request.path_params["id"]
     row, schemata = store_judgement(request, run_id, fields)
     if "application/json" in request.headers.get("accept", ""):
-        return JSONResponse({"id": row.id, "right": row.right, "by": row.by, "schemata": schemata}, 201)
-    answer = RedirectResponse(f"{settings.prefix}/runs/{quote(run_id, safe='')}#judge", 303)
+        label = {"id": row.id, "right": row.right, "outcome": row.outcome or None, "by": row.by}
+        return JSONResponse(label | {"schemata": schemata}, 201)
+    path = quote(run_id, safe="")
+    in_review = fields.get("review") == "yes"
+    target = f"/review?after={path}" if in_review else f"/runs/{path}#judge"
+    answer = RedirectResponse(f"{settings.prefix}{target}", 303)
     if fields.get("by"):
         answer.set_cookie(
             _NAME_COOKIE, quote(row.by, safe=""), _NAME_MAX_AGE_S, httponly=True, samesite="strict"
@@ -119,15 +127,18 @@ def _build_judgement_row(
     subject, subject_id = fields.get("subject", ""), fields.get("subject_id", "")
     if subject not in SUBJECTS:
         raise ConfigError(f"subject is {subject[:40]!r}, expected one of {', '.join(SUBJECTS)}")
-    _require_subject(store, run_id, subject, subject_id, tenant)
+    verdict = _require_subject(store, run_id, subject, subject_id, tenant)
     withdrawn = fields.get("withdraw") == "yes"
-    if fields.get("right") not in ("yes", "no") and not withdrawn:
+    outcome = "" if withdrawn else _parse_outcome(fields, verdict)
+    if fields.get("right") not in ("yes", "no") and not withdrawn and not outcome:
         raise ConfigError("right is neither yes nor no")
     data: dict[str, Any] = {"withdrawn": True} if withdrawn else {}
+    if outcome:
+        data["outcome"] = outcome
     if step := fields.get("step"):
         data["step"] = _parse_step(store, run_id, step, tenant)
     if code := fields.get("code"):
-        data["code"] = code[:256]
+        data["code"] = _parse_code(code)
     if note := fields.get("note"):
         data["note"] = note[:MAX_NOTE_CHARS]
     return JudgementRow(
@@ -135,25 +146,63 @@ def _build_judgement_row(
         run_id=run_id,
         subject=subject,
         subject_id=subject_id,
-        right=fields.get("right") == "yes",
+        right=_OUTCOME_OF_VERDICT.get(verdict) == outcome if outcome else fields.get("right") == "yes",
         by=author,
         data=data,
     )
 
 
-def _require_subject(store: Store, run_id: str, subject: str, subject_id: str, tenant: str) -> None:
+def _require_subject(store: Store, run_id: str, subject: str, subject_id: str, tenant: str) -> str:
+    """Return the verdict if the subject is a diagnosis, else an empty text."""
+    verdicts: dict[str, str]
     if subject == "finding":
-        row_ids = {row.id for row in store.list_findings(run_id, tenant=tenant)}
+        verdicts = {row.id: "" for row in store.list_findings(run_id, tenant=tenant)}
         name = subject_id
     else:
-        row_ids = {row.id for row in store.list_diagnoses(run_id, tenant=tenant)}
+        verdicts = {row.id: row.verdict for row in store.list_diagnoses(run_id, tenant=tenant)}
         name, _, rank = subject_id.partition(":")
         if subject == "hypothesis" and not (rank.isascii() and rank.isdecimal() and len(rank) < 6):
             raise ConfigError("a hypothesis is named by its diagnosis, a colon and its rank from 0 on")
-    if name not in row_ids:
+    if name not in verdicts:
         raise StoreError(
             f"the run has no such {'finding' if subject == 'finding' else 'diagnosis'}: reload its page"
         )
+    return verdicts[name] if subject == "diagnosis" else ""
+
+
+def _parse_outcome(fields: dict[str, str], verdict: str) -> str:
+    """Return the outcome that a label of a diagnosis names; empty for a label as right or wrong.
+
+    An undecided diagnosis names no outcome that could be right or wrong, so its label names the outcome. A
+    step or a kind implies that the run failed.
+
+    Raises:
+        ConfigError: the outcome is unknown, missing, or contradicts another field.
+    """
+    outcome = fields.get("outcome", "")
+    has_correction = bool(fields.get("step") or fields.get("code"))
+    if not outcome and verdict == Verdict.UNDECIDED:
+        if not has_correction:
+            raise ConfigError(
+                "the diagnosis is undecided, so it is neither right nor wrong: "
+                "give outcome=failed or outcome=passed"
+            )
+        return "failed"
+    if outcome and not verdict:
+        raise ConfigError("only a label of a diagnosis has an outcome: leave outcome out")
+    if outcome and outcome not in JUDGED_OUTCOMES:
+        raise ConfigError(f"outcome is {outcome[:40]!r}, expected one of {', '.join(JUDGED_OUTCOMES)}")
+    if outcome == "passed" and has_correction:
+        raise ConfigError("a run that passed has no root cause: leave step and code out, or choose failed")
+    return outcome
+
+
+def _parse_code(code: str) -> str:
+    try:
+        return TaxonomyCatalog.load().get_code(code).qualified_id
+    except TaxonomyError as error:
+        reason = f"{error.reason}: {error.hint}" if error.hint else error.reason
+        raise ConfigError(f"code is {code[:80]!r}, expected a kind of a taxonomy: {reason[:400]}") from None
 
 
 def _parse_step(store: Store, run_id: str, text: str, tenant: str) -> int:

@@ -147,6 +147,7 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
         issue_id=_find_issue_id(request, view.data.run.id),
         labels=_select_labelled_step(request, view),
         reviewer=get_reviewer(request),
+        review=request.query_params.get("review") == "yes",
         judged=[judgement for judgement in judgements if judgement.subject != "finding"],
         said={
             judgement.subject_id: judgement.right

@@ -16,7 +16,7 @@ export function keys(run, steps) {
     p: () => { const last = found.findLast((one) => one < at()); if (last !== undefined) to(last); },
     r: () => (run.dataset.root ? to(Number(run.dataset.root)) : document.querySelector(".sentence .step")?.click()),
     y: () => document.querySelector(`#step-${at()} button.label`)?.click(),
-    x: () => document.querySelector('#judge-form button[value="no"]')?.click(),
+    x: () => document.querySelector('#judge-form button[value="no"], #judge-form button[value="failed"]')?.click(),
     b: () => away(run.dataset.show === "branches" ? "" : "?show=branches"),
     "/": () => document.getElementById("q").focus(),
     "?": () => help.showModal(),

@@ -73,6 +73,16 @@ def test_selected_diagnoses_are_labelled(store: Store, client: TestClient) -> No
     assert summary.judged == "right"
 
 
+def test_undecided_runs_are_labelled_by_their_outcome(store: Store, client: TestClient) -> None:
+    store.write(DiagnosisRow(run_id="one", method="m", verdict="undecided")).wait(10)
+    status, text = post(client, "right", "three", "one")
+    assert status == 400
+    assert "1 of 2 are undecided" in text
+    assert store.list_judgements("three") == ()
+    assert post(client, "passed", "three", "one")[0] == 303
+    assert [store.list_judgements(id)[0].outcome for id in ("three", "one")] == ["passed", "passed"]
+
+
 def test_runs_without_a_diagnosis_prevent_all_labels(store: Store, client: TestClient) -> None:
     status, text = post(client, "wrong", "three", "one")
     assert status == 400

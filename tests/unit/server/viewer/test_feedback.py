@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Hypothesis
-from agentguard.localize.human_labels import iter_labelled_records
+from agentguard.localize.human_labels import iter_labelled_runs
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.schemata.model import ErrorSchema, Provenance
 from agentguard.schemata.persistence import SqlSchemaStore
@@ -49,16 +49,19 @@ def form(store: Store, **more: str) -> dict[str, str]:
 
 
 def test_feedback_is_stored_and_used(store, client):
-    answer = client.post(ADDRESS, data=form(store, step="3", code="y/2", note="  it was the third "))
+    answer = client.post(
+        ADDRESS, data=form(store, step="3", code="mast:step_repetition", note="  it was the third ")
+    )
     assert answer.status_code == 303
     assert answer.headers["location"] == "/runs/a%2Fb%20%C3%A4#judge"
     (row,) = store.list_judgements(RUN)
     assert (row.subject, row.right, row.by) == ("diagnosis", False, "ann")
-    assert row.data == {"step": 3, "code": "y/2", "note": "it was the third"}
+    assert row.data == {"step": 3, "code": "mast:step_repetition", "note": "it was the third"}
     assert store.get_run_summary(RUN).judged == "wrong"
-    (record,) = iter_labelled_records(store)
+    (labelled,) = iter_labelled_runs(store)
+    record = labelled.record
     assert record.annotation.root_cause.step == 3
-    assert record.annotation.root_cause.codes == ("y/2",)
+    assert record.annotation.root_cause.codes == ("mast:step_repetition",)
     (schema,) = SqlSchemaStore(store).load()
     assert (schema.confirmed, schema.refuted) == (0, 1)
 
@@ -101,6 +104,12 @@ def test_findings_and_hypotheses_accept_feedback(store, client):
         {"step": "٣"},
         {"subject": "hypothesis"},
         {"subject": "finding"},
+        {"code": "nonsense"},
+        {"code": "mast:step_repetitions"},
+        {"code": "c" * 9000},
+        {"outcome": "maybe"},
+        {"outcome": "passed", "step": "1"},
+        {"subject": "hypothesis", "outcome": "failed"},
     ],
 )
 def test_invalid_feedback_is_rejected(store, client, wrong):
@@ -117,9 +126,9 @@ def test_invalid_form_body_is_rejected(store, client):
 
 
 def test_long_note_is_truncated(store, client):
-    client.post(ADDRESS, data=form(store, note="x" * 9000, code="c" * 900, by="n" * 300))
+    client.post(ADDRESS, data=form(store, note="x" * 9000, by="n" * 300))
     (row,) = store.list_judgements(RUN)
-    assert (len(row.data["note"]), len(row.data["code"]), len(row.by)) == (2000, 256, 64)
+    assert (len(row.data["note"]), len(row.by)) == (2000, 64)
 
 
 def test_missing_name_defaults_to_local_user(store, client):
@@ -168,13 +177,64 @@ def test_review_queue_has_undecided_runs_without_a_label(store, client):
     store.flush(10)
     seen, target = [], "/review"
     for _ in range(3):
-        seen.append(client.get(target).headers["location"].rpartition("/")[2])
+        location = client.get(target).headers["location"]
+        assert location.endswith("?review=yes")
+        seen.append(location.rpartition("/")[2].partition("?")[0])
         target = f"/review?after={seen[-1]}"
     assert sorted(seen) == ["u0", "u1", "u2"]
     (diagnosis,) = store.list_diagnoses("u1")
-    data = {"subject": "diagnosis", "subject_id": diagnosis.id, "right": "no", "step": "0"}
-    client.post("/runs/u1/judge", data=data)
-    assert client.get("/review?after=u2").headers["location"] == "/runs/u0"
+    data = {"subject": "diagnosis", "subject_id": diagnosis.id, "right": "no", "step": "0", "review": "yes"}
+    assert client.post("/runs/u1/judge", data=data).headers["location"] == "/review?after=u1"
+    assert client.get("/review?after=u1").headers["location"] == "/runs/u0?review=yes"
+    assert client.get("/review?after=u0").headers["location"] == "/runs/u2?review=yes"
+
+
+@pytest.fixture
+def undecided(store):
+    """Return the id of the diagnosis of the undecided run ``u``."""
+    steps = tuple(Step(index=i, source=Source.AGENT, agent="a") for i in range(3))
+    store.write_run(Trajectory(id="u", format="f", task="t", steps=steps))
+    diagnosis = Diagnosis(trajectory_id="u", method="m", verdict=Verdict.UNDECIDED, probability=0.4)
+    store.write(*build_diagnosis_rows(diagnosis)).wait(10)
+    return store.list_diagnoses("u")[0].id
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome", "failed"),
+    [
+        ({"outcome": "failed"}, "failed", True),
+        ({"outcome": "passed"}, "passed", False),
+        ({"outcome": "failed", "code": "mast:step_repetition"}, "failed", True),
+        ({"right": "no", "step": "2"}, "failed", True),
+    ],
+)
+def test_label_of_an_undecided_run_names_its_outcome(store, client, undecided, fields, outcome, failed):
+    data = {"subject": "diagnosis", "subject_id": undecided, "by": "ann", **fields}
+    answer = client.post("/runs/u/judge", data=data, headers={"accept": "application/json"})
+    assert answer.status_code == 201
+    assert answer.json()["outcome"] == outcome
+    assert store.get_run_summary("u").judged == outcome
+    (labelled,) = iter_labelled_runs(store)
+    assert labelled.record.annotation.failed is failed
+    page = client.get("/runs/u").text
+    assert f'{outcome}</span> <span class="soft">run, by ann' in page
+
+
+@pytest.mark.parametrize("right", ["yes", "no"])
+def test_undecided_diagnosis_is_neither_right_nor_wrong(store, client, undecided, right):
+    data = {"subject": "diagnosis", "subject_id": undecided, "right": right}
+    answer = client.post("/runs/u/judge", data=data)
+    assert answer.status_code == 400
+    assert "outcome=failed or outcome=passed" in answer.text
+    assert store.list_judgements("u") == ()
+
+
+def test_page_of_an_undecided_run_asks_for_the_outcome(client, undecided):
+    page = client.get("/runs/u?review=yes").text
+    assert '<button name="outcome" value="passed">' in page
+    assert 'name="right" value="yes">✓ Right' not in page
+    assert page.count('name="review" value="yes"') == 3  # also in the forms of the steps
+    assert 'name="review"' not in client.get("/runs/u").text
 
 
 def test_empty_review_queue_leads_to_the_list(client):
