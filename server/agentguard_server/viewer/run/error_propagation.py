@@ -5,8 +5,9 @@ nor a step. Traced values are numbers, identifiers, addresses and dates as norma
 `agentguard.detect.value_tracking`, and the texts of arguments. A new value in a step that uses a traced value
 is traced too, as it may derive from it. Errors that leave no value behind are not traced.
 
-Only distinctive values are traced: they have six characters or four digits. A value in more than a quarter of
-the later steps (and in more than five) is a topic of the run, so the result leaves it out.
+Only distinctive values are traced: they have six characters or four digits, and are not a part of a URL or of
+a web page's metadata. A whole number has five digits, since years and round numbers recur. A value in more
+than a quarter of the later steps (and in more than five) is a topic of the run, so the result leaves it out.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from typing import Any
 from agentguard.detect.value_tracking import ValueIndex, list_spellings, parse_number
 from agentguard.trajectory.model import Source, Step, Trajectory
 
+_URL = r"(?:https?://|www\.)[^\s\"'<>\])]+"
+_METADATA = r"\"(?:al|fb|og|twitter)[:-][\w:-]+\"\s*:\s*\"[^\"]*\""
 # No value begins after a backslash: "u2019re" is the rest of a JSON escape.
-_TOKEN = re.compile(r"(?<![\w.@+\\-])[$#]?[\w@+-]+(?:[.,:@/+-][\w@+-]+)*")
+_TOKEN = re.compile(rf"{_URL}|{_METADATA}|(?P<token>(?<![\w.@+\\-])[$#]?[\w@+-]+(?:[.,:@/+-][\w@+-]+)*)")
 _MAX_TRACES = 40
 _MAX_DEPTH = 2
 _MAX_TEXT_CHARS = 20_000
 _MIN_VALUE_CHARS = 6
 _MIN_VALUE_DIGITS = 4
+_MIN_INTEGER_DIGITS = 5
 _MIN_TOPIC_USES = 6
 _MIN_TOPIC_SHARE = 0.25
 _PHRASE_LENGTHS = range(_MIN_VALUE_CHARS, 81)
@@ -211,9 +215,10 @@ def _extract_written_values(step: Step) -> Iterator[str]:
 def _extract_values(text: str) -> Iterator[str]:
     """Return distinctive tokens with a digit, and addresses."""
     for match in _TOKEN.finditer(text):
-        token = match[0].rstrip(".,:/-+")
+        token = (match["token"] or "").rstrip(".,:/-+")
         digits = sum(character.isdigit() for character in token)
-        is_distinctive = len(token) >= _MIN_VALUE_CHARS or digits >= _MIN_VALUE_DIGITS
+        min_digits = _MIN_INTEGER_DIGITS if digits == len(token) else _MIN_VALUE_DIGITS
+        is_distinctive = len(token) >= _MIN_VALUE_CHARS or digits >= min_digits
         if is_distinctive and len(token) <= 80 and (digits or "@" in token[1:]):
             yield token
 

@@ -226,8 +226,8 @@ def test_derived_value_is_traced() -> None:
         said(0, "Find the total.", Source.USER),
         said(1, "I assume a price of $1,250.50 a night."),
         said(2, "Nothing new here."),
-        said(3, "1250.5 times 2 makes 2501."),
-        said(4, "The total is 2,501 euros."),
+        said(3, "1250.5 times 20 makes 25010."),
+        said(4, "The total is 25,010 euros."),
     )
     cause = Hypothesis(step=1, agent="a", probability=0.9)
     found = RunPageModel.from_run_data(
@@ -235,7 +235,7 @@ def test_derived_value_is_traced() -> None:
     ).propagation
     assert found is not None
     assert [(one.value, one.origin, one.uses, one.source) for one in found.traces] == [
-        ("$1,250.50", 1, [3], ""), ("2501", 3, [4], "$1,250.50")
+        ("$1,250.50", 1, [3], ""), ("25010", 3, [4], "$1,250.50")
     ]  # fmt: skip
     assert found.affected_steps == (3, 4)
 
@@ -271,12 +271,19 @@ def trace_values(*contents: str) -> list[str]:
     return [trace.value for trace in found.propagation.traces]
 
 
-@pytest.mark.parametrize("value", ["30", "600", "0-0", r"They\u2019re"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("30", "600", "2024", "2000", "0-0", r"They\u2019re"),
+        "https://example.org/search?q=%2C+PA+19147&cvid=F4D2C4EF33D5",
+        '"fb:app_id": "3732605936979161"',
+    ],
+)
 def test_propagation_of_indistinct_value_is_not_traced(value: str) -> None:
     assert trace_values(f"I see {value} here.", f"Again {value}.") == []
 
 
-@pytest.mark.parametrize("value", ["AB-1234", "2501", "ann@example.org"])
+@pytest.mark.parametrize("value", ["AB-1234", "25010", "72.00", "ann@example.org"])
 def test_propagation_of_distinctive_value_is_traced(value: str) -> None:
     assert trace_values(f"I see {value} here.", f"Again {value}.") == [value]
 
