@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, partial
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -96,9 +97,9 @@ _SCALAR_READERS: dict[Any, _Reader] = {
 def encode_fields(value: Any) -> dict[str, Any]:
     """Return the non-default fields of a dataclass, one level deep; tuples become lists."""
     kind: type = type(value)
+    names, defaults, get_items = _read_defaults(kind)
     data = {}
-    for name, default in _read_defaults(kind):
-        item = getattr(value, name)
+    for name, default, item in zip(names, defaults, get_items(value), strict=True):
         if item is not default and (default is MISSING or item != default):
             if type(item) is tuple:
                 item = list(item)
@@ -142,11 +143,16 @@ class _Field(NamedTuple):
 
 
 @cache
-def _read_defaults(kind: type) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (one.name, one.default if one.default_factory is MISSING else one.default_factory())
-        for one in fields(kind)
+def _read_defaults(kind: type) -> tuple[tuple[str, ...], tuple[Any, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Return the names and defaults of the fields, and a function that returns all values of an instance."""
+    owned = fields(kind)
+    names = tuple(one.name for one in owned)
+    defaults = tuple(
+        one.default if one.default_factory is MISSING else one.default_factory() for one in owned
     )
+    if len(names) < 2:  # attrgetter returns a tuple for two names or more
+        return names, defaults, lambda value: tuple(getattr(value, name) for name in names)
+    return names, defaults, attrgetter(*names)
 
 
 @cache

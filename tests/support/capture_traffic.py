@@ -196,11 +196,12 @@ def record_traffic(
 ) -> CaptureCollector:
     """Pass messages to a collector in frames, end all runs and wait for the diagnoses and rows."""
     guard = GuardOptions(policy=Policy.parse(POLICY))
-    config = CollectorConfig(socket_path="", capture=CaptureOptions(store=url), guard=guard)
+    capture = CaptureOptions(store=url)
+    config = CollectorConfig(socket_path="", capture=capture, guard=guard)
     # The ids of runs without a name come from a generator with a random seed. On a busy machine the queued
     # diagnoses take longer than the collector waits for them at its end.
     patient = patch("agentguard_server.proxy.capture.diagnosis_worker._SHUTDOWN_TIMEOUT_S", 60.0)
-    with _deterministic_ids(), patient, open_store(url) as store:
+    with _deterministic_ids(), patient, open_store(capture) as store:
         collector = CaptureCollector(config, store)
         frame: list[CollectorMessage] = []
         for message in messages:

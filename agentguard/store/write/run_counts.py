@@ -122,13 +122,15 @@ def apply_changes(
     transactions of PostgreSQL cannot wait for each other.
     """
     differences: Counter[CountKey] = Counter()
-    for before, after in changes:
+    for (before, after), runs in Counter(changes).items():  # most runs of a batch have the same values
         if before == after:
             continue
         if before is not None:
-            differences.subtract(before.iter_keys())
+            for key in before.iter_keys():
+                differences[key] -= runs
         if after is not None:
-            differences.update(after.iter_keys())
+            for key in after.iter_keys():
+                differences[key] += runs
     _add(connection, differences)
 
 
