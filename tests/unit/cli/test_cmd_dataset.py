@@ -35,7 +35,7 @@ def test_list_and_show_describe_data_sets() -> None:
     assert "who_and_when" in run("list").output
     shown = run("show", "who_and_when").output
     assert "from its owners" in shown
-    assert "## Know before you measure" in shown
+    assert "## Notes for measurements" in shown
     assert json.loads(run("show", "who_and_when", "--json").stdout)["card"].startswith("# Who&When")
     unknown = run("show", "who_and_wehn")
     assert unknown.exit_code == 2
