@@ -284,7 +284,12 @@ def _learn_agents(guard: Guard, paths: list[Path], format: str | None) -> Iterat
             typer.echo(f"not read: {item.error}", err=True)
         else:
             records.append(item)
-    with guard.override(localizer=guard.localizer.learn_agents(records)):
+    localizer = guard.localizer.learn_agents(records)
+    if len(localizer.model.specialists) == len(guard.localizer.model.specialists):
+        from agentguard.judge.embedded.label_counts import MINIMUM_LABELS
+
+        typer.echo(f"--train has no effect: too few labels. For each agent, {MINIMUM_LABELS}", err=True)
+    with guard.override(localizer=localizer):
         yield
 
 

@@ -17,6 +17,7 @@ from agentguard.cli.judge_serve import serve
 from agentguard.errors import ConfigError, ModelFileError, StoreError
 
 if TYPE_CHECKING:
+    from agentguard.judge.embedded.label_counts import LabelCounts
     from agentguard.localize.recalibration import Recalibration
 
 
@@ -165,12 +166,20 @@ def train(
 ) -> None:
     """Train a model on annotated runs and write it with its card. The same data and seed give the same file.
 
-    The runs of each agent make a specialist: a ranking from 20 root causes on, an outcome from 10 failed and
-    10 passed runs on. The part for unknown agents and the specialists of the base model are kept.
+    The runs of each agent make a specialist: 20 root causes train its ranking of steps; 20 runs with an
+    outcome, at least 5 of them failed and 5 passed, train its outcome model. The part for unknown agents and
+    the specialists of the base model are kept. If no agent has enough labels, no model is written.
 
     Training takes half a minute for some hundred runs; the scores of the card take some minutes more.
     """
-    from agentguard.cli.judge_model_card import LIMITS, compute_scores, merge_card_data, read_source
+    from agentguard.cli.judge_model_card import (
+        LIMITS,
+        compute_scores,
+        merge_card_data,
+        read_source,
+        require_specialist,
+    )
+    from agentguard.judge.embedded.label_counts import count_labels
     from agentguard.judge.embedded.model_io import load_card, load_model, save_model
     from agentguard.judge.embedded.training import (
         build_transfer_examples,
@@ -178,6 +187,7 @@ def train(
         train_model,
     )
 
+    agents: tuple[LabelCounts, ...] = ()
     sources = [read_source(path, format=format) for path in data]
     _print_status(f"training on {sum(len(source.records) for source in sources)} runs")
     records = [record for source in sources for record in source.records]
@@ -187,8 +197,11 @@ def train(
             raise ConfigError("--transfer-only keeps no part of a base model: leave --base out")
         model, base_data = fit_transferable_model(build_transfer_examples(records, systems)), []
     else:
-        model = train_model(records, systems=systems, base=load_model(base), seed=seed)
+        base_model = load_model(base)
+        model = train_model(records, systems=systems, base=base_model, seed=seed)
         base_data = load_card(base)["data"]
+        agents = count_labels(records, systems)
+        require_specialist(len(model.specialists) - len(base_model.specialists), agents, _print_status)
     card: dict[str, Any] = {
         "seed": seed,
         "data": merge_card_data([*(source.as_dict() for source in sources), *base_data]),
@@ -201,6 +214,7 @@ def train(
             }
             for source in model.specialists
         ],
+        "agents": [one.as_dict() for one in agents],
         "scores": compute_scores(sources, repeats=repeats, report_progress=_print_status) if scored else [],
         "limits": list(LIMITS),
     }
@@ -315,10 +329,23 @@ def _print_check(console: Console, check_result: dict[str, Any]) -> None:
         counts = (str(one[key]) for key in ("runs", "failed", "passed", "root_causes"))
         table.add_row(escape(one["name"]), *counts, escape(one["licence"] or "unknown"))
     console.print(table)
+    if agents := check_result.get("agents"):
+        console.print(_format_agents(agents))
     if check_result["scores"]:
         console.print(_format_scores(check_result["scores"]))
     for limit in check_result["limits"]:
         console.print(f"- {escape(limit)}")
+
+
+def _format_agents(rows: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "agent", "failed", "passed", "root causes", "ranking", "outcome", box=None, header_style="bold"
+    )
+    for row in rows:
+        counts = (str(row[key]) for key in ("failed", "passed", "root_causes"))
+        parts = ("trained" if row[key] else "too few labels" for key in ("ranks_steps", "tells_outcomes"))
+        table.add_row(escape(row["agent"]), *counts, *parts)
+    return table
 
 
 def _format_scores(rows: list[dict[str, Any]]) -> Table:

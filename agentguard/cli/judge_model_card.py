@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from agentguard.errors import EvaluationError, InputError
 from agentguard.evals.datasets.dataset import Dataset, compute_checksum
 from agentguard.evals.evaluate import evaluate
 from agentguard.evals.result import Evaluation
+from agentguard.judge.embedded.label_counts import MINIMUM_LABELS, LabelCounts, get_root_cause_step
 from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.judge.embedded.training_runs import encode_digests
 from agentguard.localize.embedded import EmbeddedLocalizer
@@ -18,6 +19,8 @@ from agentguard.trajectory.agent_identity import group_by_agent
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
+
+_MAX_LISTED_AGENTS: Final = 5
 
 ProgressCallback = Callable[[str], None]
 
@@ -53,7 +56,7 @@ class CardSource:
 
     def has_causes(self) -> bool:
         """Return whether any run is annotated with a root cause."""
-        return any(r.annotation.root_cause is not None for r in self.records)
+        return any(get_root_cause_step(r) is not None for r in self.records)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of the card; it contains no path."""
@@ -65,7 +68,7 @@ class CardSource:
             "runs": len(self.records),
             "failed": sum(outcomes),
             "passed": len(outcomes) - sum(outcomes),
-            "root_causes": sum(r.annotation.root_cause is not None for r in self.records),
+            "root_causes": sum(get_root_cause_step(r) is not None for r in self.records),
             "run_digests": encode_digests(record.trajectory for record in self.records),
         }
 
@@ -96,6 +99,36 @@ def read_source(path: Path, *, format: str | None = None) -> CardSource:
         checksum=compute_checksum([path]),
     )
     return CardSource(name=name, licence=_find_licence(path), data=data)
+
+
+def require_specialist(count: int, agents: Sequence[LabelCounts], report: ProgressCallback) -> None:
+    """Report the agents without a complete specialist.
+
+    Args:
+        count: number of specialists that training made.
+        agents: labels by agent.
+        report: receives a line for each agent.
+
+    Raises:
+        EvaluationError: training made no specialist.
+    """
+    texts = [
+        f"{one.agent}: {one.failed} failed, {one.passed} passed, {one.root_causes} with a root cause"
+        for one in agents
+    ]
+    if not count:
+        more = len(texts) - _MAX_LISTED_AGENTS
+        listed = "; ".join(texts[:_MAX_LISTED_AGENTS]) + (f"; and {more} more agents" if more > 0 else "")
+        raise EvaluationError(
+            f"too few labels to train on. Labelled runs by agent: {listed}. For each agent, {MINIMUM_LABELS}"
+        )
+    for one, text in zip(agents, texts, strict=True):
+        missing = [
+            *([] if one.trains_ranking else ["ranking of steps"]),
+            *([] if one.trains_outcomes else ["outcome model"]),
+        ]
+        if missing:
+            report(f"not trained: {' and '.join(missing)} of {text}")
 
 
 def _find_licence(path: Path) -> str | None:

@@ -141,7 +141,7 @@ class EmbeddedLocalizer(BaseLocalizer):
     def learn_agents(self, records: Sequence[Record]) -> EmbeddedLocalizer:
         """Return a localizer that also knows the agents of these annotated runs.
 
-        An agent with 20 runs of known outcome gets an outcome model, one with 20 root causes a ranking.
+        `agentguard.judge.embedded.label_counts` has the minimum of labels for an agent's specialist.
 
         Raises:
             JudgeError: no run is annotated.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
-from agentguard.trajectory.model import Source
+from agentguard.trajectory.model import Source, Trajectory
 
 SHAPE_FEATURES = (
     "orchestrated",
@@ -32,10 +32,10 @@ _MIN_SHARED_TOOLS = 0.5  # of a run's tools; an agent with other tools is anothe
 _MAX_Z_SCORE = 3.5  # in any one measure; above it, the run is of another kind
 
 
-def build_structure_key(layout: RunLayout) -> str:
+def build_structure_key(run: Trajectory) -> str:
     """Build the coarse kind: source of the first step, and whether calls are folded into turns."""
-    first = next((s.source for s in layout.run.steps if s.source is not Source.SYSTEM), None)
-    folded = any(step.tool_calls or step.observations for step in layout.run.steps)
+    first = next((s.source for s in run.steps if s.source is not Source.SYSTEM), None)
+    folded = any(step.tool_calls or step.observations for step in run.steps)
     return f"{first.value if first else 'nobody'}-{'calls' if folded else 'messages'}"
 
 
@@ -76,7 +76,7 @@ class LogKind:
 
     def matches(self, layout: RunLayout) -> bool:
         """Return whether a run looks like those the kind was built from, and calls mostly the same tools."""
-        if build_structure_key(layout) != self.key or not self._shares_tools(layout):
+        if build_structure_key(layout.run) != self.key or not self._shares_tools(layout):
             return False
         return bool((np.abs(measure_shape(layout) - self.mean) / self.deviation).max() <= _MAX_Z_SCORE)
 
@@ -97,7 +97,7 @@ def build_log_kind(layouts: Sequence[RunLayout]) -> LogKind:
     """Build the kind of runs that share a key."""
     shapes = np.vstack([measure_shape(layout) for layout in layouts])
     return LogKind(
-        build_structure_key(layouts[0]),
+        build_structure_key(layouts[0].run),
         shapes.mean(axis=0),
         np.maximum(shapes.std(axis=0), _MIN_DEVIATIONS),
         tuple(sorted(hash_tool_names(layouts))),

@@ -23,8 +23,6 @@ from agentguard.judge.embedded.forest import Forest, fit_forest
 from agentguard.judge.embedded.outcome_text import TextOutcomeModel, count_run_text, fit_text_outcome
 from agentguard.trajectory.model import Source, Step
 
-MIN_LABELLED_RUNS, MIN_RUNS_PER_OUTCOME = 20, 5
-"""Minimum of labelled runs for a model of an agent, and of runs of each outcome among them."""
 _TREE_COUNT, _FEATURE_SHARE, _INVERSE_RIDGE = 100, 0.2, 0.01
 
 _SUCCESS_PATTERN = re.compile(

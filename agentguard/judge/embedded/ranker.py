@@ -22,8 +22,6 @@ from agentguard.judge.embedded.features.roles import RunLayout
 from agentguard.judge.embedded.forest import Forest, fit_forest
 from agentguard.judge.embedded.transfer_ranker import TransferRanker, fit_transfer_ranker
 
-MIN_RUNS = 20
-"""Minimum of labelled runs of a kind for a specialist."""
 _LONG_RUN_CANDIDATES = 12.0  # mean candidates per run; above it many steps look alike, and wording misleads
 _MIN_PROBABILITY = 1e-3
 _LAYOUT_GROUPS = ("layout", "position", "role", "ledger", "outcome")

@@ -24,11 +24,16 @@ from agentguard.errors import JudgeError
 from agentguard.judge.embedded.conditional_logit import Array, LinearScorer, fit_weights
 from agentguard.judge.embedded.features.run_signals import compute_run_signals
 from agentguard.judge.embedded.features.table import StepTable, build_step_table
+from agentguard.judge.embedded.label_counts import (
+    MIN_OUTCOMES,
+    MIN_ROOT_CAUSES,
+    MIN_RUNS_PER_OUTCOME,
+    get_root_cause_step,
+    is_labelled,
+)
 from agentguard.judge.embedded.log_kind import build_log_kind, build_structure_key
 from agentguard.judge.embedded.model import EmbeddedModel, LogKindModel, append_answer_columns, sharpen_steps
 from agentguard.judge.embedded.outcome_model import (
-    MIN_LABELLED_RUNS,
-    MIN_RUNS_PER_OUTCOME,
     OutcomeModel,
     RunRows,
     build_run_rows,
@@ -43,7 +48,6 @@ from agentguard.judge.embedded.outcome_rules import (
     fit_rule_outcome,
 )
 from agentguard.judge.embedded.ranker import (
-    MIN_RUNS,
     Ranker,
     build_signal_model,
     fit_portable_ranker,
@@ -96,7 +100,7 @@ def train_model(
     labelled = [
         (record, system)
         for record, system in zip(records, systems or [""] * len(records), strict=True)
-        if record.trajectory.steps and _is_annotated(record)
+        if record.trajectory.steps and is_labelled(record)
     ]
     if not labelled:
         raise JudgeError(
@@ -108,7 +112,7 @@ def train_model(
     signal_data = None if signals is None else SignalData([signals(record) for record in annotated], ridge)
     by_kind: dict[tuple[str, str], list[int]] = {}
     for index, (table, (_, system)) in enumerate(zip(tables, labelled, strict=True)):
-        by_kind.setdefault((build_structure_key(table.layout), system), []).append(index)
+        by_kind.setdefault((build_structure_key(table.layout.run), system), []).append(index)
     specialists = []
     for name in sorted(by_kind):
         indices = by_kind[name]
@@ -150,7 +154,7 @@ def build_transfer_examples(records: Sequence[Record], systems: Sequence[str]) -
     return [
         TransferExample(record, system, build_step_table(record.trajectory))
         for record, system in zip(records, systems, strict=True)
-        if record.trajectory.steps and _is_annotated(record)
+        if record.trajectory.steps and is_labelled(record)
     ]
 
 
@@ -272,7 +276,7 @@ def _fit_kind_ranker(
     places = [
         i for i, (r, t) in enumerate(zip(records, tables, strict=True)) if _build_labels(r, t).sum() > 0
     ]
-    if len(places) < MIN_RUNS:
+    if len(places) < MIN_ROOT_CAUSES:
         return None
     values = [tables[i].values for i in places]
     chosen = [_build_labels(records[i], tables[i]) for i in places]
@@ -309,7 +313,7 @@ def _fit_signal_weights(offsets: Sequence[Array], chosen: Sequence[Array], data:
 
 
 def _fit_portable(examples: Sequence[TransferExample], signals: SignalData | None) -> Ranker:
-    places = [i for i, one in enumerate(examples) if _get_root_cause_step(one.record) is not None]
+    places = [i for i, one in enumerate(examples) if get_root_cause_step(one.record) is not None]
     labelled = [examples[i] for i in places]
     values = [example.table.values for example in labelled]
     chosen = [_build_labels(example.record, example.table) for example in labelled]
@@ -338,7 +342,7 @@ def _fit_temperature(scores: Sequence[Array], chosen: Sequence[Array]) -> float:
 def _fit_outcome(records: Sequence[Record], tables: Sequence[StepTable], seed: int) -> OutcomeModel | None:
     labelled = [(r, t) for r, t in zip(records, tables, strict=True) if _get_failed_label(r) is not None]
     failed = np.array([bool(_get_failed_label(r)) for r, _ in labelled], dtype=bool)
-    if len(failed) < MIN_LABELLED_RUNS or min(failed.sum(), (~failed).sum()) < MIN_RUNS_PER_OUTCOME:
+    if len(failed) < MIN_OUTCOMES or min(failed.sum(), (~failed).sum()) < MIN_RUNS_PER_OUTCOME:
         return None
     runs = build_run_rows([t.layout for _, t in labelled])
     groups = [_build_group_key(r, n) for n, (r, _) in enumerate(labelled)]
@@ -365,17 +369,8 @@ def assign_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int
 
 
 def _build_labels(record: Record, table: StepTable) -> Array:
-    cause = _get_root_cause_step(record)
+    cause = get_root_cause_step(record)
     return np.array([float(index == cause) for index in table.steps])
-
-
-def _is_annotated(record: Record) -> bool:
-    return _get_root_cause_step(record) is not None or _get_failed_label(record) is not None
-
-
-def _get_root_cause_step(record: Record) -> int | None:
-    cause = record.annotation.root_cause
-    return None if cause is None else cause.step
 
 
 def _get_failed_label(record: Record) -> bool | None:

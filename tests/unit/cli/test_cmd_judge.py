@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
+from agentguard.judge.embedded.label_counts import MIN_OUTCOMES, MIN_RUNS_PER_OUTCOME, MINIMUM_LABELS
 from agentguard.judge.embedded.model_io import CARD_FILE, MODEL_FILE
 from agentguard.trajectory.formats.reader import load_records
 
@@ -54,6 +55,46 @@ def test_training_writes_a_model_and_its_card(trained: Path) -> None:
     assert len(card["scores"][0]["wilson95"]["step"]) == 2
     assert card["limits"]
     assert str(trained.parent) not in (trained / CARD_FILE).read_text()
+
+
+def write_outcomes(folder: Path, failed: int, passed: int) -> None:
+    for number in range(failed + passed):
+        data = chat(number) | {"is_correct": number >= failed}
+        if number >= failed:
+            del data["mistake_agent"], data["mistake_step"]
+        (folder / f"{number}.json").write_bytes(orjson.dumps(data))
+
+
+def test_training_on_too_few_labels_is_an_error_and_writes_no_model(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "model"
+    data.mkdir()
+    write_outcomes(data, 4, 2)
+    result = CliRunner().invoke(build_app(), ["judge", "train", "--data", str(data), "--output", str(out)])
+    assert result.exit_code == 2
+    assert "4 failed, 2 passed, 4 with a root cause" in result.output
+    assert MINIMUM_LABELS in result.output
+    assert not out.exists()
+
+
+def test_training_at_the_minimum_of_outcomes_reports_the_untrained_ranking(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "model"
+    data.mkdir()
+    write_outcomes(data, MIN_RUNS_PER_OUTCOME, MIN_OUTCOMES - MIN_RUNS_PER_OUTCOME)
+    command = ["judge", "train", "--data", str(data), "--output", str(out), "--no-scores"]
+    result = CliRunner().invoke(build_app(), command)
+    assert result.exit_code == 0, result.output
+    assert "not trained: ranking of steps of" in result.output
+    (agent,) = orjson.loads((out / CARD_FILE).read_bytes())["agents"]
+    assert (agent["failed"], agent["passed"], agent["root_causes"]) == (5, 15, 5)
+    assert (agent["ranks_steps"], agent["tells_outcomes"]) == (False, True)
+    assert "too few labels" in CliRunner().invoke(build_app(), ["judge", "info", "--model", str(out)]).output
+
+
+def test_minimum_of_labels_is_stated_alike() -> None:
+    page = " ".join(Path("docs/embedded-judge.md").read_text(encoding="utf-8").split())
+    assert MINIMUM_LABELS in page
+    help_text = " ".join(CliRunner().invoke(build_app(), ["judge", "train", "--help"]).output.split())
+    assert MINIMUM_LABELS in help_text
 
 
 def test_card_is_shown_as_text_and_json(trained: Path) -> None:

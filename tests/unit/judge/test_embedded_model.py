@@ -137,7 +137,7 @@ def test_run_kind_matches_only_its_own_runs() -> None:
     kind = build_log_kind([build_step_table(group_chat(i).trajectory).layout for i in range(20)])
     assert kind.matches(build_step_table(group_chat(99).trajectory).layout)
     assert not kind.matches(build_step_table(steered(1).trajectory).layout)
-    assert build_structure_key(build_step_table(dialogue(1, failed=True).trajectory).layout) == "user-calls"
+    assert build_structure_key(dialogue(1, failed=True).trajectory) == "user-calls"
 
 
 @pytest.mark.parametrize("failed", [True, False])
