@@ -50,7 +50,7 @@ _LABELS = {
     "shed_requests.reason": "limit that was exceeded",
     "guard_skipped.reason": "`body_too_large`, `not_supported`",
     "replica_state.state": ", ".join(f"`{state}`" for state in REPLICA_STATES),
-    "guard_recoveries.strategy": "[strategy](recovery.md#strategies-escalation-and-budgets) of the recovery",
+    "guard_recoveries.strategy": "[strategy](recovery.md#budgets) of the recovery",
     "guard_buffered_streams.mode": ", ".join(f"`{mode}`" for mode in get_args(StreamMode)),
     "cluster_store_errors.operation": "part of the cluster: `hints`, `sessions`, `effects`, `lost`",
     "build_info.version": "version of agentguard",

@@ -42,6 +42,7 @@ def test_every_integration_has_an_example() -> None:
         f"guard_{name}.py"
         for name in ("loop", "langchain", "langgraph", "openai", "openai_agents", "pydantic_ai")
     }
-    page = (ROOT / "docs" / "recovery.md").read_text(encoding="utf-8")
+    pages = ("recovery.md", "guard-frameworks.md", "guard-http-transports.md", "votes.md")
+    text = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
     for name in examples:
-        assert f"examples/{name}" in page
+        assert f"examples/{name}" in text
