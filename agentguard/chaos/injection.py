@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
-from agentguard._sync_async import Effects, Sleep
+from agentguard._sync_async import Effects, Sleep, run_sync
 from agentguard.bundles.agent_interface import (
     EnvironmentFunctions,
     RestoreFunction,
@@ -28,11 +28,11 @@ from agentguard.chaos.faults import (
     FaultNotApplicable,
     FaultyCall,
 )
-from agentguard.chaos.guard_stand_ins import JUDGE_SITE, STORE_SITE, JudgeStandIn, StoreStandIn
 from agentguard.chaos.model_exchange import ModelExchange, find_adapter
 from agentguard.errors import AgentGuardError
-from agentguard.judge.base import Judge
+from agentguard.judge.base import Judge, JudgeAnswer, Question
 from agentguard.runtime.session import Session
+from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
     import httpx2
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from agentguard.store.store import Store
 
 MODEL_SITE: Final = "model"
+JUDGE_SITE: Final = "guard:judge"
+STORE_SITE: Final = "guard:store"
 MAX_MODEL_CALLS: Final = 1_000
 _TOOL_PREFIX: Final = "tool:"
 _GUARD_PREFIX: Final = "guard:"
@@ -264,3 +266,55 @@ class InjectionBinding:
 def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
     """Return arguments as canonical JSON; values of other types become their text."""
     return orjson.dumps(arguments, default=str, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+
+
+_DURABLE_CALLS: Final = frozenset({"claim", "settle", "list_effects"})
+
+RunCall = Callable[[str, dict[str, Any]], Effects[Any]]
+"""Function that runs a call of a site with the fault of a campaign."""
+
+
+class JudgeStandIn:
+    """Judge whose answers may have a fault; other members are those of the judge.
+
+    Args:
+        judge: the judge.
+        run_call: function that runs a call with the fault.
+    """
+
+    def __init__(self, judge: Judge, run_call: RunCall) -> None:
+        self._judge, self._run_call = judge, run_call
+
+    def __getattr__(self, name: str) -> Any:
+        """Return another member of the judge."""
+        return getattr(self._judge, name)
+
+    def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
+        """Return the answers of the judge, with the fault."""
+        call = self._run_call(JUDGE_SITE, {"questions": [question.id for question in questions]})
+        answers: tuple[JudgeAnswer, ...] = run_sync(call, lambda _: self._judge.decide(transcript, questions))
+        return answers
+
+
+class StoreStandIn:
+    """Store whose claims and results of effects may have a fault; other members are those of the store.
+
+    Args:
+        store: the store.
+        run_call: function that runs a call with the fault.
+    """
+
+    def __init__(self, store: Any, run_call: RunCall) -> None:
+        self._store, self._run_call = store, run_call
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a member of the store, with the fault if the guard waits for the database in it."""
+        member = getattr(self._store, name)
+        if name not in _DURABLE_CALLS:
+            return member
+
+        def execute(*args: Any, **named: Any) -> Any:
+            call = self._run_call(STORE_SITE, {"operation": name})
+            return run_sync(call, lambda _: member(*args, **named))
+
+        return execute

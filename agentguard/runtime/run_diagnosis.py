@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.detection import detect
-from agentguard.judge.response_safety import ResponseSafety
-from agentguard.localize.base import Diagnosis, Localizer
-from agentguard.localize.known_outcome import apply_known_outcome
-from agentguard.localize.llm.safety_findings import add_safety_findings
+from agentguard.judge.response_safety import REQUEST_TRIGGER, TAXONOMY, ResponseSafety, SafetyAction
+from agentguard.judge.usage import add_usage
+from agentguard.localize.base import Diagnosis, Localizer, OutcomeBasis
+from agentguard.localize.embedded import RULES_NOTE, UNDECIDED_NOTE
 from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.trajectory.completeness import describe_gaps
 from agentguard.trajectory.model import Trajectory
@@ -131,3 +131,56 @@ def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Fin
             failures=(failure,),
             notes=(f"the localizer failed with {type(error).__name__}; the findings are valid",),
         )
+
+
+def apply_known_outcome(diagnosis: Diagnosis, *, failed: bool) -> Diagnosis:
+    """Return the diagnosis with the known outcome as its verdict; a run that passed has no hypothesis."""
+    kept = tuple(note for note in diagnosis.notes if note not in (RULES_NOTE, UNDECIDED_NOTE))
+    return replace(
+        diagnosis,
+        verdict=Verdict.FAILED if failed else Verdict.NO_FAILURE_FOUND,
+        probability=float(failed),
+        basis=OutcomeBasis.KNOWN,
+        hypotheses=diagnosis.hypotheses if failed else (),
+        notes=(f"the outcome is known: the run {'failed' if failed else 'passed'}", *kept),
+    )
+
+
+def add_safety_findings(diagnosis: Diagnosis, run: Trajectory, safety: ResponseSafety) -> Diagnosis:
+    """Add a finding for each unsafe message and request, and a failure for each kind of error.
+
+    Safety is independent of the outcome: verdict and hypotheses do not change.
+    """
+    try:
+        replies, requests = safety.assess_messages(run), safety.assess_requests(run)
+    except Exception as error:  # a plug-in may raise any exception; the diagnosis remains valid
+        failure = DetectorFailure(detector=TAXONOMY, step=None, error=type(error).__name__)
+        return replace(diagnosis, failures=(*diagnosis.failures, failure))
+    assessments = (*replies, *requests)
+    findings = tuple(
+        finding for assessment in replies if (finding := assessment.to_finding()) is not None
+    ) + tuple(_to_request_finding(finding) for one in requests if (finding := one.to_finding()) is not None)
+    faults = {assessment.fault: assessment.step for assessment in reversed(assessments) if assessment.fault}
+    failures = tuple(DetectorFailure(detector=TAXONOMY, step=step, error=f) for f, step in faults.items())
+    note = (f"response safety could not be decided ({', '.join(faults)})",) if faults else ()
+    usage = dict(diagnosis.usage)
+    for assessment in assessments:
+        add_usage(usage, assessment.usage)
+    return replace(
+        diagnosis,
+        findings=(*diagnosis.findings, *findings),
+        failures=(*diagnosis.failures, *failures),
+        usage=usage,
+        notes=(*diagnosis.notes, *note),
+    )
+
+
+def _to_request_finding(finding: Finding) -> Finding:
+    """Return the finding as one about a user's message, which leads to no action."""
+    return replace(
+        finding,
+        detector=REQUEST_TRIGGER,
+        message=finding.message.replace("The reply", "The request", 1),
+        correction="",
+        data={**finding.data, "action": SafetyAction.ALLOW.value},
+    )

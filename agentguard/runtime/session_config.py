@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from agentguard.config.prices import PriceTable
 from agentguard.detect.base import Finding
@@ -20,10 +21,39 @@ from agentguard.recover.plan import Recovery
 from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
+from agentguard.resilience.clock import MONOTONIC
+from agentguard.resilience.retry import RetryBudget, RetryBudgetOptions
 from agentguard.runtime.live_judge import LiveJudge
 from agentguard.runtime.run_diagnosis import DiagnosisAnnotator, RunDiagnosis
-from agentguard.runtime.shared_retry_budget import SharedRetryBudget
 from agentguard.trajectory.model import Trajectory
+
+_RESERVE: Final = 10.0
+
+
+class SharedRetryBudget:
+    """Thread-safe budget of at most ten retries, to which each success adds a share.
+
+    The limit of a single run does not suffice. If a server is slow, the retries of many runs together can
+    keep it slow.
+
+    Args:
+        ratio: retries that a success adds.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        options = RetryBudgetOptions(ratio=ratio, reserve=_RESERVE, per_second=0.0, burst=_RESERVE)
+        self._budget = RetryBudget(options, MONOTONIC)
+        self._lock = threading.Lock()
+
+    def deposit(self) -> None:
+        """Add the share of a success."""
+        with self._lock:
+            self._budget.deposit()
+
+    def withdraw(self) -> bool:
+        """Take a retry from the budget; return False if the budget is empty."""
+        with self._lock:
+            return self._budget.withdraw()
 
 
 class SafetyAssessor(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,10 @@ from agentguard.detect.evidence import quote_move, quote_span
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts
-from agentguard.detect.task_lists import count_open_items
 from agentguard.detect.text_patterns import INTENT_CUES, find_last_intent, find_success_claim
 from agentguard.detect.tool_names import is_terminal_tool, is_write_tool
 from agentguard.options import Options, option
-from agentguard.trajectory.model import Source, Step
+from agentguard.trajectory.model import Source, Step, ToolCall
 
 _WORD = re.compile(r"[a-z]+")
 _EXPLORATION_WORDS = frozenset((
@@ -184,3 +183,26 @@ def _is_tool_named(tool: str, task: frozenset[str]) -> bool:
     parts = [part for part in re.split(r"[^a-z]+", tool.lower()) if part]
     is_phrase = len(parts) > 1 or is_write_tool(tool)
     return is_phrase and all(part in task for part in parts) and not _EXPLORATION_WORDS.intersection(parts)
+
+
+_OPEN_STATUSES = frozenset({"pending", "in_progress", "todo", "open", "not_started"})
+_CLOSED_STATUSES = frozenset({"completed", "complete", "done", "cancelled", "canceled", "skipped"})
+_MAX_ITEMS = 100
+
+
+def count_open_items(call: ToolCall) -> int | None:
+    """Return the number of open items if the arguments are a task list, else None.
+
+    A task list is an array of objects, each with a known status of a task.
+    """
+    for value in (call.arguments or {}).values():
+        if isinstance(value, list) and 0 < len(value) <= _MAX_ITEMS:
+            statuses = [_read_status(item) for item in value]
+            if all(status in _OPEN_STATUSES or status in _CLOSED_STATUSES for status in statuses):
+                return sum(status in _OPEN_STATUSES for status in statuses)
+    return None
+
+
+def _read_status(item: object) -> str:
+    status = item.get("status") if isinstance(item, Mapping) else None
+    return status.lower().replace("-", "_").replace(" ", "_") if isinstance(status, str) else ""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from typing import Final, Protocol
 
 from agentguard.errors import JudgeError
 from agentguard.judge.vllm.command import SHUTDOWN_TIMEOUT_S
-from agentguard.judge.vllm.log_error import find_log_error
 from agentguard.judge.vllm.probe import ProbeResult
 from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
 from agentguard.resilience.retry import Backoff
@@ -309,3 +309,21 @@ class VllmSupervisor:
         self._status = replace(self._status, phase=phase, since=time.time(), **changes)  # type: ignore[arg-type]
         if self._on_status is not None:
             self._on_status(self._status)
+
+
+_ERROR_LINE: Final = re.compile(r"(?:\b[A-Z]\w*(?:Error|Exception)|\berror): \S.*")
+_CONSEQUENCES: Final = ("Engine core initialization failed", "EngineCore encountered an issue")
+"""Errors of the API server, which only report that its engine has failed."""
+
+_MAX_CHARACTERS: Final = 600
+
+
+def find_log_error(log: str) -> str:
+    """Return the last error in a log that is not the consequence of another; empty without an error.
+
+    It is the text after process name, level and time, e.g. ``ValueError: ...`` or vLLM's own message for an
+    unknown argument, ``error: unrecognized arguments: --typo``.
+    """
+    errors = [match.group() for match in map(_ERROR_LINE.search, log.splitlines()) if match]
+    causes = [error for error in errors if not any(text in error for text in _CONSEQUENCES)]
+    return causes[-1][:_MAX_CHARACTERS] if causes else ""

@@ -7,12 +7,14 @@ one group.
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
@@ -22,7 +24,7 @@ from agentguard.trajectory.formats._document_runs import parse_runs
 from agentguard.trajectory.formats._inspect_sample import InspectSample, convert_usage
 from agentguard.trajectory.formats._label_fields import parse_verdict
 from agentguard.trajectory.formats._run_totals import add_run_totals
-from agentguard.trajectory.formats._zip_archive import read_member
+from agentguard.trajectory.formats._stream_reader import MAX_RECORD_BYTES
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Annotation, Record, Step, Trajectory, Usage
 from agentguard.trajectory.usage import parse_usage
@@ -154,3 +156,54 @@ def _find_outcome(scores: JsonNode) -> bool | None:
 
 
 FORMAT = InspectLog()
+
+
+_ZSTD_METHOD = 93
+_LOCAL_HEADER = struct.Struct("<26xHH")
+
+
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """Return the content of a member.
+
+    Raises:
+        FormatError: the member is damaged, has more than 256 MiB, or needs a package that is not installed.
+    """
+    try:
+        return b"".join(_iter_chunks(archive, info))
+    except (OSError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise FormatError(f"member {info.filename!r:.80} is damaged: {error}") from None
+
+
+def _iter_chunks(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    size = 0
+    for chunk in (
+        _iter_zstd_chunks(archive, info) if info.compress_type == _ZSTD_METHOD else _read(archive, info)
+    ):
+        size += len(chunk)
+        if size > MAX_RECORD_BYTES:
+            raise FormatError(f"member {info.filename!r:.80} has more than {MAX_RECORD_BYTES >> 20} MiB")
+        yield chunk
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    with archive.open(info) as stream:
+        while chunk := stream.read(1 << 20):
+            yield chunk
+
+
+def _iter_zstd_chunks(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ModuleNotFoundError:
+        reason = "the archive is compressed with Zstandard"
+        raise FormatError(reason, hint="pip install zstandard") from None
+    stream: BinaryIO = archive.fp  # type: ignore[assignment]
+    try:
+        stream.seek(info.header_offset)
+        stream.seek(sum(_LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))), 1)
+        compressed = stream.read(info.compress_size)
+        reader = zstandard.ZstdDecompressor().stream_reader(compressed, read_across_frames=True)
+        while chunk := reader.read(1 << 20):
+            yield chunk
+    except (struct.error, zstandard.ZstdError) as error:
+        raise zipfile.BadZipFile(str(error)) from None

@@ -10,7 +10,7 @@ The sources swap 3.2 and 3.3, so these two stay under ``ambiguous_modes`` of the
 fields go there too, as they may reveal a judgement. A present mode does not mean that the run failed:
 ``failed`` stays unknown unless the record has it.
 
-A text is split into steps at the changes of speaker (see ``_transcript.py``), else at its blank lines. A
+A text is split into steps at the changes of speaker (see `split_speakers`), else at its blank lines. A
 text that is JSON (AG2, MetaGPT) is read as messages: a list, an object with a list of them, or JSON Lines.
 The other fields of that object may reveal a judgement, so they go to the annotation.
 """
@@ -24,7 +24,6 @@ from typing import Any
 from agentguard.errors import FormatError
 from agentguard.trajectory._json_node import JsonNode, describe_type
 from agentguard.trajectory._safe_json import loads
-from agentguard.trajectory.formats import _transcript
 from agentguard.trajectory.formats._otel.spans import flatten_text
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
@@ -85,7 +84,7 @@ class Mast:
         A text without speakers scores 0: in a folder it is more likely a README than a run.
         """
         if isinstance(value, str):
-            return 0.05 if _transcript.split_speakers(value) else 0.0
+            return 0.05 if split_speakers(value) else 0.0
         if not isinstance(value, Mapping) or not any(key in value for key in _TRACES):
             return 0.0
         if "mast_annotation" in value:
@@ -173,9 +172,9 @@ def _build_steps(trace: Any, path: str, system: str) -> Iterator[Step]:
         for i, message in enumerate(trace):
             yield _build_message_step(i, message, system, f"{path}[{i}]")
     elif isinstance(trace, str):
-        turns = _transcript.split_speakers(trace)
+        turns = split_speakers(trace)
         for i, (speaker, turn_text) in enumerate(
-            turns or [(system, block) for block in _transcript.split_paragraphs(trace)]
+            turns or [(system, block) for block in split_paragraphs(trace)]
         ):
             yield _build_step(i, speaker, turn_text)
     else:
@@ -287,3 +286,63 @@ def _parse_yes(value: Any, path: str) -> bool | None:
 
 
 FORMAT = Mast()
+
+
+_TIME = r"(?:\[[^\]\n]{1,60}\]\s{0,4})?"
+_NAME = r"([A-Za-z][\w .'/-]{0,59}?)"
+_PATTERNS = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        # ---------- WebSurfer ----------
+        rf"^-{{4,80}} ?{_NAME} ?-{{4,80}}[ \t]*$",
+        # Coder (to Reviewer):
+        rf"^{_NAME} \(to [^)\n]{{1,80}}\):[ \t]*$",
+        # [time INFO] Programmer: **Programmer<->Reviewer on : Coding, turn 1**
+        rf"^{_TIME}{_NAME}: \*\*[^*\n]{{1,160}}<->[^*\n]{{1,160}}\*\*",
+        # [time] FROM: Engineer TO: {{...}}
+        rf"^{_TIME}FROM: {_NAME} TO: [^\n]{{1,200}}$",
+        # run_17 - INFO - Planner's Response:
+        rf"^(?:[^\n]{{0,120}}?- INFO - )?{_NAME}'s Response:",
+        # Response from Supervisor Agent
+        rf"^Response from {_NAME}[ \t]*:?[ \t]*$",
+    )
+)
+_PLAIN_LABELS = re.compile(r"^([A-Z][\w-]{0,30}(?: [A-Z][\w-]{0,30}){0,2}):(?=\s)", re.MULTILINE)
+_PLAIN_WORDS = frozenset(
+    "action answer args arguments assumption code command conclusion content context date "  # noqa: SIM905
+    "description details error example examples exception explanation file final goal "
+    "hint important info input instruction instructions language log name note notes "
+    "observation option output plan problem question rationale reason reasoning result "
+    "results return returns score solution status step subject summary task thought time "
+    "title to todo tool traceback type url usage verdict warning".split()
+)
+_MAX_SPEAKERS = 12
+
+
+def split_speakers(text: str) -> list[tuple[str, str]] | None:
+    """Return ``(speaker, text)`` pairs in order; None if no speakers are visible.
+
+    The speaker "" has the text before the first speaker. The pattern with the most matches is used, if it
+    matches at least twice. Plain ``Name: ...`` lines count only if no other pattern matches, for two to
+    twelve names that are not common labels ("Note:", "Error:").
+    """
+    best = max((list(pattern.finditer(text)) for pattern in _PATTERNS), key=len)
+    if len(best) < 2:
+        best = [match for match in _PLAIN_LABELS.finditer(text) if match.group(1).lower() not in _PLAIN_WORDS]
+        if not 2 <= len({match.group(1) for match in best}) <= _MAX_SPEAKERS:
+            return None
+    return list(_split_turns(text, best))
+
+
+def split_paragraphs(text: str) -> list[str]:
+    """Return the blocks of text between blank lines."""
+    return [block.strip("\n") for block in re.split(r"\n[ \t]*\n", text) if block.strip()]
+
+
+def _split_turns(text: str, marks: list[re.Match[str]]) -> Iterator[tuple[str, str]]:
+    before = text[: marks[0].start()].strip()
+    if before:
+        yield "", before
+    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    for mark, end in zip(marks, ends, strict=True):
+        yield mark.group(1).strip(), text[mark.end() : end].strip()

@@ -1,26 +1,45 @@
-"""ASGI application of the viewer."""
+"""ASGI application of the viewer, with its static files and error pages."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import logging
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
+from typing import Final
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from agentguard.errors import AgentGuardError
+from agentguard.errors import (
+    AgentGuardError,
+    ConfigError,
+    InputError,
+    Overloaded,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+    StoreVersion,
+)
 from agentguard.store.store import Store
 from agentguard_server.security_middleware import SecurityMiddleware
-from agentguard_server.viewer import assets, error_pages, pages
+from agentguard_server.viewer import pages
 from agentguard_server.viewer.data.diagnosis_queue import DiagnosisQueue
 from agentguard_server.viewer.data.file_loader import LoadProgress
 from agentguard_server.viewer.data.search_index_updates import SearchIndexUpdates
 from agentguard_server.viewer.live_updates import EventHub
-from agentguard_server.viewer.renderer import Renderer
+from agentguard_server.viewer.renderer import ASSETS_FOLDER, Renderer, get_renderer
 from agentguard_server.viewer.settings import ViewerSettings
 
 
@@ -32,10 +51,10 @@ class Viewer(Starlette):
             routes=routes,
             middleware=[Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)],
             exception_handlers={
-                404: error_pages.render_not_found,
-                405: error_pages.render_not_found,
-                AgentGuardError: error_pages.render_error,
-                Exception: error_pages.render_internal_error,
+                404: render_not_found,
+                405: render_not_found,
+                AgentGuardError: render_error,
+                Exception: render_internal_error,
             },
         )
         self._secured_app = SecurityMiddleware(super().__call__, settings)
@@ -61,7 +80,7 @@ def build_app(
         loading: progress of the files that are being loaded into the store.
     """
     viewer_settings = settings or ViewerSettings()
-    static = Route("/static/{name}", assets.serve_asset, name="static")
+    static = Route("/static/{name}", serve_asset, name="static")
     app = Viewer(viewer_settings, [static, *_collect_routes()])
     app.state.store, app.state.settings = store, viewer_settings
     app.state.loading = loading or LoadProgress()
@@ -74,7 +93,7 @@ def build_app(
     )
     app.state.render = Renderer(prefix=viewer_settings.prefix)
     names = app.state.render.environment.globals
-    names["asset"] = lambda name: viewer_settings.prefix + assets.build_asset_url(name)
+    names["asset"] = lambda name: viewer_settings.prefix + build_asset_url(name)
     names["has_batches"] = bool(viewer_settings.batches)
     names["collector"] = "" if viewer_settings.collector is None else viewer_settings.collector.host
     return app
@@ -86,3 +105,116 @@ def _collect_routes() -> list[BaseRoute]:
     for info in sorted(pkgutil.iter_modules(pages.__path__), key=lambda one: one.name):
         routes += import_module(f"{pages.__name__}.{info.name}").routes()
     return routes
+
+
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_CACHE_FOREVER: Final = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """Static file: plain and gzipped body, and the beginning of its SHA-256."""
+
+    media_type: str
+    body: bytes
+    gzip_body: bytes
+    hash: str
+
+
+@lru_cache(maxsize=1)
+def load_assets() -> Mapping[str, Asset]:
+    """Return all files by name. Only these names are served, so a request cannot reach another path."""
+    return {path.name: _read_asset(path) for path in sorted(ASSETS_FOLDER.iterdir()) if path.suffix in _TYPES}
+
+
+def build_asset_url(name: str) -> str:
+    """Return the URL path of an asset below the prefix; it changes with the content."""
+    return f"/static/{name}?v={load_assets()[name].hash}"
+
+
+def serve_asset(request: Request) -> Response:
+    """Serve an asset: immutable if the URL has the current hash, otherwise with revalidation."""
+    asset = load_assets().get(request.path_params["name"])
+    if asset is None:
+        return Response("Not found.\n", 404, media_type="text/plain")
+    headers = {
+        "etag": f'"{asset.hash}"',
+        "cache-control": _CACHE_FOREVER if request.query_params.get("v") == asset.hash else "no-cache",
+        "vary": "accept-encoding",
+    }
+    if asset.hash in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    is_compressed = "gzip" in request.headers.get("accept-encoding", "")
+    if is_compressed:
+        headers["content-encoding"] = "gzip"
+    return Response(
+        asset.gzip_body if is_compressed else asset.body, headers=headers, media_type=asset.media_type
+    )
+
+
+def _read_asset(path: Path) -> Asset:
+    body = path.read_bytes()
+    packed = gzip.compress(body, 9, mtime=0)
+    return Asset(_TYPES[path.suffix], body, packed, hashlib.sha256(body).hexdigest()[:16])
+
+
+_LOG = logging.getLogger(__name__)
+
+_ADVICE = {
+    StoreUnavailable: "Nothing is lost: reload this page when the database is back.",
+    StoreTimeout: "Nothing is lost: reload this page when the database is back.",
+    StoreVersion: "Stop the viewer, do what the message says, and start it again.",
+    Overloaded: "Close some of the viewer's other pages and reload this one.",
+}
+
+
+def render_not_found(request: Request, error: Exception) -> Response:
+    """Render the page for an unknown address or a wrong method."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    if status == 405:
+        return _render_error_page(
+            request, 405, "This method is not allowed here", "", "Use GET: follow a link."
+        )
+    return _render_error_page(
+        request, 404, "There is no such page", "", "The run may have been deleted since."
+    )
+
+
+def render_error(request: Request, error: Exception) -> Response:
+    """Render the message of an error of agentguard."""
+    assert isinstance(error, AgentGuardError)
+    is_temporary = isinstance(error, StoreUnavailable | StoreTimeout | StoreVersion | Overloaded)
+    is_client_error = isinstance(error, StoreError | InputError | ConfigError) and not is_temporary
+    advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+    title = "This cannot be shown now" if is_temporary else "This cannot be shown"
+    response = _render_error_page(
+        request, 503 if is_temporary else 400 if is_client_error else 500, title, str(error), advice
+    )
+    if is_temporary:
+        response.headers["retry-after"] = "5"
+    return response
+
+
+def render_internal_error(request: Request, error: Exception) -> Response:
+    """Render the page for an internal error. The message goes only to the log, as it may contain secrets."""
+    _LOG.error("%s failed: %s", request.url.path, type(error).__name__)
+    return _render_error_page(
+        request,
+        500,
+        "The viewer failed",
+        f"{type(error).__name__}.",
+        "Its log has the details: please report them.",
+    )
+
+
+def _render_error_page(request: Request, status: int, title: str, text: str, advice: str) -> Response:
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    if path.startswith("/api/"):
+        return JSONResponse({"error": title, "detail": text, "remedy": advice}, status_code=status)
+    return get_renderer(request).render_page(
+        "trouble.html", status=status, title=title, text=text, out=advice
+    )

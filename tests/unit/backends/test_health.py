@@ -1,7 +1,7 @@
 import pytest
 
 from agentguard.backends.config import ProbeOptions, ReplicaOptions
-from agentguard.backends.health.known_answer_probe import KnownAnswerProbe
+from agentguard.backends.health.checker import KnownAnswerProbe
 from agentguard.errors import CircuitOpen
 from tests.unit.backends.pool_fixtures import Scene, fail, hang, ok, refuse, stream
 

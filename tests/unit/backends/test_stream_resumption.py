@@ -4,7 +4,7 @@ import json
 import pytest
 
 from agentguard.backends.base import BackendRequest
-from agentguard.backends.stream_resumption.partial_response import (
+from agentguard.backends.stream_resumption.resumer import (
     NotResumable,
     build_resume_request,
     parse_partial_response,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from agentguard.chaos.virtual_time import virtual_time
+from agentguard.chaos.agent_execution import virtual_time
 from agentguard.testing.virtual_clock import Deadlock, VirtualClock
 
 

@@ -26,7 +26,7 @@ from agentguard.judge.response_safety import (
     select_user_visible_steps,
 )
 from agentguard.localize.base import Diagnosis
-from agentguard.localize.llm.safety_findings import add_safety_findings
+from agentguard.runtime.run_diagnosis import add_safety_findings
 from agentguard.trajectory.model import Source, Step, Trajectory
 from agentguard.verdict import Verdict
 from tests.unit.judge.judges import DealingJudge, Said, TableJudge

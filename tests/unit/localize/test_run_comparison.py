@@ -12,8 +12,8 @@ from agentguard.judge.embedded.relative_outcome import LabelledBatch, fit_relati
 from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.localize.base import Diagnosis, OutcomeBasis
 from agentguard.localize.embedded import EmbeddedLocalizer
-from agentguard.localize.known_outcome import apply_known_outcome
 from agentguard.localize.run_comparison import compare_runs
+from agentguard.runtime.run_diagnosis import apply_known_outcome
 from agentguard.trajectory.model import (
     Annotation,
     Observation,

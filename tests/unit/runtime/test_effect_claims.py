@@ -7,7 +7,7 @@ import pytest
 from agentguard.guard import Guard
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.plan import RecoveryOutcome
-from agentguard.runtime.effect_claims import EFFECT_CLAIM_TRIGGER
+from agentguard.runtime.run_end import EFFECT_CLAIM_TRIGGER
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 

@@ -15,7 +15,7 @@ from agentguard.store.db.rows import FindingRow, RunRow, StepRow
 from agentguard.store.db.run_summary import RunSummaryFilter
 from agentguard.store.db.search_words import begins_with_word, build_index_query, extract_words, is_word_begin
 from agentguard.store.db.tables import OVERVIEWS, SEARCH_DOCUMENTS
-from agentguard.store.read import search_candidates, step_search
+from agentguard.store.read import step_search
 from agentguard.store.read.pagination import Page
 from agentguard.store.read.step_search import MAX_MATCHES_PER_RUN
 from agentguard.store.trajectory_mapping import build_step_row
@@ -279,7 +279,7 @@ def test_index_of_concurrent_writers_has_all_runs(url):
 
 def test_store_without_fts5_is_searched_without_index(tmp_path, monkeypatch):
     monkeypatch.setattr(search_index, "has_full_text_search", lambda _: False)
-    monkeypatch.setattr(search_candidates, "has_full_text_search", lambda _: False)
+    monkeypatch.setattr(step_search, "has_full_text_search", lambda _: False)
     with Store.open(tmp_path / "s.db") as store:
         write(store, "r", agent_step(0, content="needle"))
         with pytest.raises(StoreError, match="needs FTS5, which this SQLite library lacks"):

@@ -6,12 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentguard.errors import FormatError
+from agentguard.trajectory.formats._otel import own_attributes as marks
+from agentguard.trajectory.formats._otel.messages import extract_messages
 from agentguard.trajectory.formats._otel.own_attributes import RUN_ID
-from agentguard.trajectory.formats._otel.roundtrip import read_exported_run
-from agentguard.trajectory.formats._otel.spans import SourceSpan, SpanKind, collect_evaluations
+from agentguard.trajectory.formats._otel.spans import (
+    SourceSpan,
+    SpanKind,
+    collect_evaluations,
+    decode_json_text,
+    flatten_text,
+    parse_span_tools,
+    parse_usage,
+)
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
 from agentguard.trajectory.grouping import normalize_group_key
-from agentguard.trajectory.model import Annotation, Record
+from agentguard.trajectory.model import Annotation, Branch, Observation, Record, Source, Step, Trajectory
 
 _KIND_HINT = "spans need gen_ai.operation.name or openinference.span.kind"
 
@@ -76,3 +85,146 @@ def _is_agentic(span: SourceSpan) -> bool:
     return (
         span.kind is not SpanKind.OTHER or RUN_ID in span.attributes or span.get_value("history") is not None
     )
+
+
+def read_exported_run(
+    spans: Sequence[SourceSpan], *, format: str, extra: Mapping[str, Any]
+) -> Trajectory | None:
+    """Return the original run of ``spans``; None if the spans are not our own, or too many are missing."""
+    root = next(
+        (candidate for candidate in spans if isinstance(candidate.attributes.get(marks.RUN_ID), str)), None
+    )
+    if root is None:
+        return None
+    lines: dict[str, dict[int, SourceSpan]] = {}
+    inside: dict[str, dict[int, SourceSpan]] = {}
+    for span in spans:
+        index, place = _read_integer(span, marks.STEP), _read_integer(span, marks.OBSERVATION)
+        if index is not None:
+            lines.setdefault(_branch_id(span), {})[index] = span
+        elif place is not None and span.parent is not None:
+            inside.setdefault(span.parent, {})[place] = span
+    if not lines:
+        return None
+    steps_by_line = {line: _build_steps(spans_by_index, inside) for line, spans_by_index in lines.items()}
+    return Trajectory(
+        id=str(root.attributes[marks.RUN_ID]),
+        format=format,
+        task=_read_task(root),
+        steps=steps_by_line.get("", ()),
+        tools=tuple(parse_span_tools(root)),
+        system_prompts=_read_system_prompts(root, lines),
+        branches=tuple(
+            _build_branch(candidate, steps_by_line)
+            for candidate in spans
+            if _read_integer(candidate, marks.FORK_STEP) is not None
+        ),
+        exit_status=_read_text(root, marks.EXIT_STATUS),
+        unknown_parts=_read_counts(root),
+        is_content_recorded=root.attributes.get(marks.CONTENT_RECORDED) is not False,
+        extra=extra,
+    )
+
+
+def _read_integer(span: SourceSpan, name: str) -> int | None:
+    value = span.attributes.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _branch_id(span: SourceSpan) -> str:
+    return flatten_text(span.attributes.get(marks.BRANCH))
+
+
+def _build_steps(
+    spans: Mapping[int, SourceSpan], children: Mapping[str, Mapping[int, SourceSpan]]
+) -> tuple[Step, ...]:
+    """Return the steps of a branch, numbered without gaps: some of its spans may be missing."""
+    first_index = min(spans) if min(spans) and _branch_id(spans[min(spans)]) else 0
+    return tuple(
+        _build_step(first_index + place, spans[index], children.get(spans[index].id, {}))
+        for place, index in enumerate(sorted(spans))
+    )
+
+
+def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]) -> Step:
+    source_name = flatten_text(span.attributes.get(marks.SOURCE))
+    source = Source(source_name) if source_name in set(Source) else Source.AGENT
+    message = next(iter(extract_messages(span, "output")), None) if source is Source.AGENT else None
+    times = span.attributes.get(marks.TIMES)
+    model = span.attributes.get("gen_ai.request.model")
+    return Step(
+        index=index,
+        source=source,
+        agent=flatten_text(span.attributes.get("gen_ai.agent.name")),
+        content=message.content if message else flatten_text(span.attributes.get("output.value")),
+        reasoning=message.reasoning if message else "",
+        tool_calls=message.calls if message else (),
+        observations=tuple(_build_observation(children[place]) for place in sorted(children)),
+        started_at=span.start if times in ("both", "start") else None,
+        ended_at=span.end if times in ("both", "end") else None,
+        usage=parse_usage(span) if span.kind is SpanKind.LLM else None,
+        model=model if isinstance(model, str) else None,
+        source_index=span.position,
+        stop_reason=_read_stop_reason(span),
+        unknown_parts=_read_types(span),
+    )
+
+
+def _read_stop_reason(span: SourceSpan) -> str | None:
+    reasons = decode_json_text(span.attributes.get("gen_ai.response.finish_reasons"))
+    first = reasons[0] if isinstance(reasons, list) and reasons else None
+    return first if isinstance(first, str) else None
+
+
+def _read_types(span: SourceSpan) -> tuple[str, ...]:
+    types = decode_json_text(span.attributes.get(marks.UNKNOWN_PARTS))
+    return tuple(kind for kind in types if isinstance(kind, str)) if isinstance(types, list) else ()
+
+
+def _read_counts(root: SourceSpan) -> dict[str, int]:
+    counts = decode_json_text(root.attributes.get(marks.UNKNOWN_PARTS))
+    return {kind: n for kind, n in counts.items() if type(n) is int} if isinstance(counts, dict) else {}
+
+
+def _read_text(span: SourceSpan, name: str) -> str | None:
+    value = span.attributes.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _build_observation(span: SourceSpan) -> Observation:
+    unpaired_kind = span.attributes.get(marks.UNPAIRED)
+    call_id = span.attributes.get("gen_ai.tool.call.id")
+    return Observation(
+        content=flatten_text(span.attributes.get("gen_ai.tool.call.result")),
+        call_id=call_id if isinstance(call_id, str) and unpaired_kind not in ("call", "both") else None,
+        tool=None
+        if unpaired_kind in ("tool", "both")
+        else flatten_text(span.attributes.get("gen_ai.tool.name")),
+        is_error=span.error,
+    )
+
+
+def _build_branch(span: SourceSpan, steps: Mapping[str, tuple[Step, ...]]) -> Branch:
+    parent = span.attributes.get(marks.PARENT)
+    return Branch(
+        id=_branch_id(span),
+        fork_step=_read_integer(span, marks.FORK_STEP) or 0,
+        steps=steps.get(_branch_id(span), ()),
+        parent=parent if isinstance(parent, str) else None,
+        reason=flatten_text(span.attributes.get(marks.REASON)),
+    )
+
+
+def _read_task(root: SourceSpan) -> str:
+    return next((one.content for one in extract_messages(root, "input") if one.content), "")
+
+
+def _read_system_prompts(root: SourceSpan, lines: Mapping[str, Mapping[int, SourceSpan]]) -> dict[str, str]:
+    prompts: dict[str, str] = {}
+    steps = [line_spans[index] for line_spans in lines.values() for index in sorted(line_spans)]
+    for span in (root, *steps):
+        prompt = flatten_text(decode_json_text(span.attributes.get("gen_ai.system_instructions")))
+        if prompt:
+            agent = "" if span is root else flatten_text(span.attributes.get("gen_ai.agent.name"))
+            prompts.setdefault(agent, prompt)
+    return prompts

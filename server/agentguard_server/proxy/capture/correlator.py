@@ -9,9 +9,8 @@ from typing import Any, Final, cast
 
 from agentguard.guard import Guard
 from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
-from agentguard.intercept.passive import PassiveInterceptor
+from agentguard.intercept.passive import PassiveInterceptor, PassiveSession
 from agentguard.intercept.registry import GUARDED_APIS, build_stream_buffer
-from agentguard.runtime.passive_session import PassiveSession
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.model import Trajectory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,8 +15,8 @@ from agentguard.store.store import Store
 from agentguard.trajectory.model import Trajectory
 from agentguard_server.viewer.escaping import to_single_line
 from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.run.branch_diff import StepPair, align_steps
 from agentguard_server.viewer.run.links import PageLinks, build_run_url
-from agentguard_server.viewer.run.run_diff import diff_runs
 
 _MAX_CANDIDATES = 50
 _TASK_CHARS = 200
@@ -61,3 +63,31 @@ def _list_runs_of_task(store: Store, run: Trajectory, tenant: str) -> list[RunSu
         tenant=tenant,
     )
     return [row for row in found.rows if row.run_id != run.id][:_MAX_CANDIDATES]
+
+
+_MAX_STEPS = 1_000
+_MAX_PAIRS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiff:
+    """Comparison of two runs.
+
+    Attributes:
+        pairs: corresponding steps, at most 200 pairs.
+        more: number of pairs left out.
+        divergence: position of the first pair whose steps differ; None if all are the same.
+    """
+
+    pairs: tuple[StepPair, ...]
+    more: int
+    divergence: int | None
+
+
+def diff_runs(first: Trajectory, second: Trajectory) -> RunDiff:
+    """Compare the current branches of two runs; of longer runs, their first 1,000 steps."""
+    pairs = align_steps(first.steps[:_MAX_STEPS], second.steps[:_MAX_STEPS], 0)
+    divergence = next((place for place, pair in enumerate(pairs) if pair.relation != "same"), None)
+    return RunDiff(
+        pairs=tuple(pairs[:_MAX_PAIRS]), more=max(0, len(pairs) - _MAX_PAIRS), divergence=divergence
+    )

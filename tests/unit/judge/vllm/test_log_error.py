@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentguard.judge.vllm.log_error import find_log_error
+from agentguard.judge.vllm.supervisor import find_log_error
 
 ENGINE = """\
 (EngineCore pid=7) ERROR 11-23 07:00:00 core.py:900] EngineCore failed to start.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import RecoveryError
-from agentguard.recover.snapshots.delta import apply_delta, encode_delta
+from agentguard.recover.snapshots.history import apply_delta, encode_delta
 
 EDITS = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 300), st.binary(max_size=300)), max_size=6)
 

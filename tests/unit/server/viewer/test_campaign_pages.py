@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agentguard_server.cmd_view import classify_sources
 from agentguard_server.viewer.app import build_app
-from agentguard_server.viewer.data.campaign_folders import CampaignFolders
+from agentguard_server.viewer.pages.campaigns import CampaignFolders
 from agentguard_server.viewer.settings import ViewerSettings
 from starlette.testclient import TestClient
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from agentguard_server.viewer.app import build_app
-from agentguard_server.viewer.run.run_diff import diff_runs
+from agentguard_server.viewer.pages.run_diff import diff_runs
 from starlette.testclient import TestClient
 
 from agentguard.store import Store

@@ -7,8 +7,7 @@ import pytest
 
 from agentguard.errors import FormatError
 from agentguard.taxonomy.loader import TaxonomyCatalog
-from agentguard.trajectory.formats._transcript import split_speakers
-from agentguard.trajectory.formats.mast import FAILURE_MODES, parse_mode
+from agentguard.trajectory.formats.mast import FAILURE_MODES, parse_mode, split_speakers
 from agentguard.trajectory.model import Source
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.hooks import GuardOutcome
 from agentguard_server.proxy.telemetry.options import TracingOptions
-from agentguard_server.proxy.telemetry.span_exporter import SpanExporter
-from agentguard_server.proxy.telemetry.span_mapping import to_span
+from agentguard_server.proxy.telemetry.span_exporter import SpanExporter, to_span
 from agentguard_server.proxy.telemetry.trace_context import extract_trace_context, propagation_headers
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,9 +7,8 @@ from itertools import pairwise
 
 import pytest
 from agentguard_server.viewer.escaping import escape_text, reveal_hidden_characters, to_single_line
-from agentguard_server.viewer.run import text_segments
 from agentguard_server.viewer.run.highlights import Quote, QuoteIndex
-from agentguard_server.viewer.run.text_view import FoldOptions, build_text_view
+from agentguard_server.viewer.run.text_view import FoldOptions, build_text_view, is_json, segment_json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,8 +61,8 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 @given(JSON, st.sampled_from([None, 1, 3]), st.booleans())
 def test_json_layout_changes_only_white_space(value: object, indent: int | None, call: bool) -> None:
     text = json.dumps({"value": value} if call else [value], indent=indent)
-    assert text_segments.is_json(text)
-    bits = text_segments.segment_json(text, call=call)
+    assert is_json(text)
+    bits = segment_json(text, call=call)
     kept = [(bit.start, bit.end) for bit in bits if bit.start < bit.end]
     assert kept == sorted(kept)
     assert all(bit.inserted_text.strip() == "" for bit in bits)
@@ -176,4 +175,4 @@ def test_quote_of_missing_step_is_marked_as_missing() -> None:
     ("text", "expected"), [('{"a":\r\n1}', True), ('\r{"a": 1}', False), ('{"a":\r1}', False)]
 )
 def test_json_with_lone_carriage_return_is_shown_as_prose(text: str, expected: bool) -> None:
-    assert text_segments.is_json(text) is expected
+    assert is_json(text) is expected
