@@ -18,7 +18,7 @@ from agentguard.config.policy import Policy
 from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
 from agentguard.judge.response_safety import ResponseSafety
-from agentguard.localize.base import Diagnosis, Localizer, SimpleLocalizer, adapt_localizer
+from agentguard.localize.base import Diagnosis, Localizer, SimpleLocalizer
 from agentguard.recover.acceptance.base import AcceptanceFunction
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
@@ -31,19 +31,21 @@ from agentguard.runtime.components import (
     DetectorOptions,
     GuardComponents,
     attach_session_config,
+    build_tool_effect,
+    resolve_localizer,
+    validate_detectors,
+)
+from agentguard.runtime.integration_registry import IntegrationMethods
+from agentguard.runtime.live_judge import LiveJudge
+from agentguard.runtime.policy_factory import (
     build_acceptance_test,
     build_live_judge,
-    build_localizer,
     build_policy_judge,
     build_policy_localizer,
     build_recovery_policy,
     build_response_safety,
-    build_tool_effect,
     select_detectors,
-    validate_detectors,
 )
-from agentguard.runtime.integration_registry import integration_registry
-from agentguard.runtime.live_judge import LiveJudge
 from agentguard.runtime.resumption import (
     list_recoveries,
     restore_session,
@@ -66,7 +68,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _CLOSE_TIMEOUT_S: Final = 60.0
 
 
-class Guard:
+class Guard(IntegrationMethods):
     """Guard that diagnoses recorded runs and recovers live ones, with one set of detectors and one localizer.
 
     Args:
@@ -124,17 +126,12 @@ class Guard:
     ) -> None:
         if isinstance(store, (str, Path)):
             raise ConfigError(f"store: open it first: Guard(store=Store.open({str(store)!r}))")
-        chosen = (
-            build_localizer(localizer, options or {})
-            if isinstance(localizer, str)
-            else adapt_localizer(localizer)
-        )
         self._override: ContextVar[GuardComponents | None] = ContextVar("agentguard_override", default=None)
         self._tools = dict(tools or {})
         self._components = attach_session_config(
             GuardComponents(
                 detectors=validate_detectors(detectors),
-                localizer=chosen,
+                localizer=resolve_localizer(localizer, options or {}),
                 detector_deadline_s=detector_deadline_s,
                 recover=recover or RecoveryPolicy(),
                 accept=accept,
@@ -261,10 +258,7 @@ class Guard:
         if "detectors" in changes:
             changes["detectors"] = validate_detectors(changes["detectors"])
         if "localizer" in changes:
-            localizer = changes["localizer"]
-            changes["localizer"] = (
-                build_localizer(localizer, {}) if isinstance(localizer, str) else adapt_localizer(localizer)
-            )
+            changes["localizer"] = resolve_localizer(changes["localizer"], {})
         if "schemata" in changes:
             changes["schemata"] = build_schema_feedback(
                 changes["schemata"], changes.get("store", self.components.store)
@@ -377,75 +371,6 @@ class Guard:
             if resume:
                 restore_session(session, list_recoveries(store, meta.id))
         return session
-
-    def run(self, task: str, **options: Any) -> Any:
-        """Guard a custom agent loop; see `agentguard.integrations.loop.run.LoopRun`."""
-        return self.integrate("loop", task, **options)
-
-    def langchain(self, **options: Any) -> Any:
-        """Return a middleware for ``create_agent``.
-
-        See `agentguard.integrations.langchain.middleware.GuardMiddleware`.
-        """
-        return self.integrate("langchain", **options)
-
-    def langgraph(self, graph: Any, **options: Any) -> Any:
-        """Guard the runs of a compiled graph; see `agentguard.integrations.langgraph.graph.GuardedGraph`."""
-        return self.integrate("langgraph", graph, **options)
-
-    def langgraph_tools(self, tools: Sequence[Any], **options: Any) -> Any:
-        """Return a tool node that runs each effect once; see `agentguard.integrations.langgraph.graph`."""
-        return self.integrate("langgraph_tools", tools, **options)
-
-    def transport(self, **options: Any) -> Any:
-        """Return a client transport; see `agentguard.integrations.openai.transport.GuardTransport`."""
-        return self.integrate("openai", **options)
-
-    def atransport(self, **options: Any) -> Any:
-        """Return a transport like `transport`, for the asynchronous client."""
-        return self.integrate("openai_async", **options)
-
-    def httpx_transport(self, **options: Any) -> Any:
-        """Return a transport for httpx 0.28; see `agentguard.integrations.openai.httpx_transport`."""
-        return self.integrate("openai_httpx", **options)
-
-    def ahttpx_transport(self, **options: Any) -> Any:
-        """Return a transport like `httpx_transport`, for the asynchronous client."""
-        return self.integrate("openai_httpx_async", **options)
-
-    def pydantic_ai(self, **options: Any) -> Any:
-        """Return a capability; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
-        return self.integrate("pydantic_ai", **options)
-
-    def smolagents(self, agent: Any, **options: Any) -> Any:
-        """Return a guarded copy; see `agentguard.integrations.smolagents.agent.build_guarded_agent`."""
-        return self.integrate("smolagents", agent, **options)
-
-    def crewai(self, llm: Any, **options: Any) -> Any:
-        """Return a guarded LLM; see `agentguard.integrations.crewai.llm.build_guarded_llm`."""
-        return self.integrate("crewai", llm, **options)
-
-    def google_adk(self, **options: Any) -> Any:
-        """Return a plugin of a runner; see `agentguard.integrations.google_adk.plugin.GuardPlugin`."""
-        return self.integrate("google_adk", **options)
-
-    def claude_agent_sdk(self, options: Any = None, **settings: Any) -> Any:
-        """Return options with hooks; see `agentguard.integrations.claude_agent_sdk.hooks`."""
-        return self.integrate("claude_agent_sdk", options, **settings)
-
-    @property
-    def openai_agents(self) -> Any:
-        """Guarded runner of agents; see `agentguard.integrations.openai_agents.runner.GuardedRunner`."""
-        return self.integrate("openai_agents")
-
-    def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
-        """Build the integration of a framework for this guard.
-
-        Raises:
-            UnknownPlugin: there is no integration with that name.
-            MissingExtra: the framework is not installed.
-        """
-        return integration_registry().get(framework)(self, *args, **options)
 
 
 def diagnose(trajectory: Trajectory, *, method: str = "embedded") -> Diagnosis:

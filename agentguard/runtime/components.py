@@ -1,4 +1,4 @@
-"""Construction of a guard's components from a policy or from arguments."""
+"""Components of a guard, and the session configuration that they make."""
 
 from __future__ import annotations
 
@@ -8,36 +8,28 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from agentguard.config.policy import Policy
 from agentguard.config.prices import PriceTable
 from agentguard.detect.base import Finding, detectors
 from agentguard.detect.persistence import build_finding_rows
 from agentguard.detect.runner import IncrementalRunner
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.judge.response_safety import (
-    TIERS_WORST_FIRST,
     ResponseSafety,
     SafetyAction,
-    SafetyRules,
     format_trigger,
 )
 from agentguard.localize.base import Localizer, SimpleLocalizer, adapt_localizer, get_localizer_registry
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.acceptance.adapter import AcceptanceFunctionAdapter
-from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction, AcceptanceRule
-from agentguard.recover.budget import RecoveryBudget
-from agentguard.recover.outcome_verification import OutcomeVerification
+from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction
 from agentguard.recover.persistence import to_recovery_row
-from agentguard.recover.recovery_policy import DEFAULT_ESCALATION, RecoveryPolicy
-from agentguard.recover.selective_redundancy import SelectiveRedundancy
+from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, Reconcile, ToolEffect, Undo
 from agentguard.runtime.background_queue import BackgroundQueue
 from agentguard.runtime.live_judge import (
-    OUTCOME_MODEL_TRIGGER,
     SINGLE_JUDGE_ESCALATION,
     LiveJudge,
-    LiveJudgeOptions,
 )
 from agentguard.runtime.run_diagnosis import RunDiagnosis
 from agentguard.runtime.session_config import (
@@ -49,7 +41,6 @@ from agentguard.runtime.session_config import (
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
-    from agentguard.judge.base import Judge
     from agentguard.recover.acceptance.acceptance_test import AcceptanceTest
     from agentguard.runtime.schema_feedback import SchemaFeedback
     from agentguard.store.store import Store
@@ -226,136 +217,9 @@ def build_localizer(name: str, options: Mapping[str, Any]) -> Localizer:
     return adapt_localizer(made)
 
 
-def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:
-    """Build the policy's localizer; it uses the policy's judge if it needs one and configures none itself."""
-    from agentguard.localize.llm.base import JUDGE_METHODS
-
-    settings = policy.resolve_localizer()
-    options = settings.to_options()
-    own = {"judge", "base_url", "replicas"} & set(options)
-    if judge is not None and policy.judge is not None and settings.name in JUDGE_METHODS and not own:
-        options = {"judge": judge, "swap": policy.judge.uses_both_orders, **options}
-    return build_localizer(settings.name, options)
-
-
-def build_policy_judge(
-    policy: Policy, store: Store | None = None, schemata: SchemaFeedback | None = None
-) -> Judge | None:
-    """Build the policy's judge, if it has one, without opening a connection.
-
-    A store keeps its answers. A chat model is shown the schemata that match a run.
-    """
-    if policy.judge is None:
-        return None
-    from agentguard.judge.factory import build_judge
-
-    texts = () if schemata is None else schemata.list_prompt_texts
-    return build_judge(policy.judge, schemata=texts, store=store, prices=policy.prices)
-
-
-def _build_second_judge(policy: Policy) -> Judge | None:
-    """Build the judge that must agree with the policy's judge, if there is one."""
-    if policy.judge is None or policy.judge.second is None:
-        return None
-    from agentguard.judge.factory import build_judge
-
-    return build_judge(policy.judge.second, prices=policy.prices)
-
-
-def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
-    """Build the judge beside running agents, if the policy has one, or the embedded model in its place."""
-    if policy.live_model is not None:
-        from agentguard.judge.base import RUN_FAILED
-        from agentguard.judge.embedded.judge import EmbeddedJudge
-
-        return LiveJudge(
-            EmbeddedJudge(policy.live_model.model),
-            options=LiveJudgeOptions(
-                threshold=policy.live_model.threshold, step_threshold=policy.live_model.step_threshold
-            ),
-            question=RUN_FAILED,
-            trigger=OUTCOME_MODEL_TRIGGER,
-        )
-    if judge is None or policy.judge is None or policy.judge.live is None:
-        return None
-    options = LiveJudgeOptions(**policy.judge.live.model_dump())
-    return LiveJudge(judge, second_judge=_build_second_judge(policy), options=options)
-
-
-def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest | None:
-    """Build the policy's acceptance test, if it has one. Raises ConfigError if a rule is wrong."""
-    given = policy.acceptance
-    if given is None:
-        return None
-    from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, build_rules
-
-    rules: list[AcceptanceRule] = list(build_rules(given.rules))
-    if given.question is not None and judge is not None and policy.judge is not None:
-        from agentguard.recover.acceptance.llm_rule import LlmRule
-        from agentguard.recover.acceptance.sources import AnswerSources
-
-        question, second = given.question, _build_second_judge(policy)
-        has_sources = question.source_tools or question.source_files
-        sources = AnswerSources(tools=question.source_tools, files=question.source_files)
-        rules.append(
-            LlmRule(
-                question.text,
-                [judge] if second is None else [judge, second],
-                min_probability=question.min_probability,
-                sources=sources if has_sources else None,
-            )
-        )
-    return AcceptanceTest(*rules)
-
-
-def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety | None:
-    """Build the policy's response safety. Raises ConfigError if a single judge would decide."""
-    given = policy.safety
-    if given is None or judge is None or policy.judge is None:
-        return None
-    tiers = {tier: getattr(given, tier.value) for tier in TIERS_WORST_FIRST}
-    rules = SafetyRules(
-        thresholds={tier: one.threshold for tier, one in tiers.items()},
-        actions={tier: SafetyAction(one.action) for tier, one in tiers.items() if one.action is not None},
-        unknown=SafetyAction(given.unknown),
-    )
-    return ResponseSafety(
-        judge,
-        second_judge=_build_second_judge(policy),
-        rules=rules,
-        allow_single_judge=given.alone,
-        rates_requests=given.requests,
-    )
-
-
-def select_detectors(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
-    """Return the policy's detectors: those in ``enabled_detectors``, by default all, except disabled ones."""
-    if not policy.detectors and policy.enabled_detectors is None:
-        return None
-    names = detectors().names() if policy.enabled_detectors is None else policy.enabled_detectors
-    off = {name for name, options in policy.detectors.items() if options is False}
-    unknown = set(policy.detectors) - set(detectors().names())
-    for name in sorted(unknown):
-        detectors().get(name)  # raises UnknownPlugin with the registered names
-    return {name: policy.get_detector_options(name) for name in names if name not in off}
-
-
-def build_recovery_policy(policy: Policy) -> RecoveryPolicy:
-    """Build the recovery policy."""
-    given = policy.recover
-    safety = {} if policy.safety is None else policy.safety.list_escalations()
-    return RecoveryPolicy(
-        on_fail=DEFAULT_ESCALATION if given.on_fail is None else given.on_fail,
-        escalations=policy.list_escalations()
-        | {format_trigger(SafetyAction(name)): rungs for name, rungs in safety.items()},
-        budget=RecoveryBudget(**policy.budgets.model_dump()),
-        verification=OutcomeVerification(window=given.verification_window, threshold=given.threshold),
-        threshold=given.threshold,
-        effect_threshold=given.effect_threshold,
-        max_hypotheses=given.max_hypotheses,
-        on_guard_error=policy.on_guard_error,
-        redundancy=None if given.redundancy is None else SelectiveRedundancy(**given.redundancy.model_dump()),
-    )
+def resolve_localizer(localizer: str | Localizer | SimpleLocalizer, options: Mapping[str, Any]) -> Localizer:
+    """Return a localizer that is given by its name and options, or as an object."""
+    return build_localizer(localizer, options) if isinstance(localizer, str) else adapt_localizer(localizer)
 
 
 def build_tool_effect(

@@ -1,8 +1,8 @@
-"""Registry of integrations by name; a guard builds them without importing any framework itself."""
+"""Integrations by name; a guard builds them without importing any framework itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentguard.plugins import Registry
@@ -33,3 +33,76 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
         "openai_httpx_async": "agentguard.integrations.openai.httpx_transport:AsyncHttpxGuardTransport",
     },
 )
+
+
+class IntegrationMethods:
+    """Methods of a guard that build its integrations."""
+
+    def run(self, task: str, **options: Any) -> Any:
+        """Guard a custom agent loop; see `agentguard.integrations.loop.run.LoopRun`."""
+        return self.integrate("loop", task, **options)
+
+    def langchain(self, **options: Any) -> Any:
+        """Return a middleware for ``create_agent``.
+
+        See `agentguard.integrations.langchain.middleware.GuardMiddleware`.
+        """
+        return self.integrate("langchain", **options)
+
+    def langgraph(self, graph: Any, **options: Any) -> Any:
+        """Guard the runs of a compiled graph; see `agentguard.integrations.langgraph.graph.GuardedGraph`."""
+        return self.integrate("langgraph", graph, **options)
+
+    def langgraph_tools(self, tools: Sequence[Any], **options: Any) -> Any:
+        """Return a tool node that runs each effect once; see `agentguard.integrations.langgraph.graph`."""
+        return self.integrate("langgraph_tools", tools, **options)
+
+    def transport(self, **options: Any) -> Any:
+        """Return a client transport; see `agentguard.integrations.openai.transport.GuardTransport`."""
+        return self.integrate("openai", **options)
+
+    def atransport(self, **options: Any) -> Any:
+        """Return a transport like `transport`, for the asynchronous client."""
+        return self.integrate("openai_async", **options)
+
+    def httpx_transport(self, **options: Any) -> Any:
+        """Return a transport for httpx 0.28; see `agentguard.integrations.openai.httpx_transport`."""
+        return self.integrate("openai_httpx", **options)
+
+    def ahttpx_transport(self, **options: Any) -> Any:
+        """Return a transport like `httpx_transport`, for the asynchronous client."""
+        return self.integrate("openai_httpx_async", **options)
+
+    def pydantic_ai(self, **options: Any) -> Any:
+        """Return a capability; see `agentguard.integrations.pydantic_ai.capability.GuardCapability`."""
+        return self.integrate("pydantic_ai", **options)
+
+    def smolagents(self, agent: Any, **options: Any) -> Any:
+        """Return a guarded copy; see `agentguard.integrations.smolagents.agent.build_guarded_agent`."""
+        return self.integrate("smolagents", agent, **options)
+
+    def crewai(self, llm: Any, **options: Any) -> Any:
+        """Return a guarded LLM; see `agentguard.integrations.crewai.llm.build_guarded_llm`."""
+        return self.integrate("crewai", llm, **options)
+
+    def google_adk(self, **options: Any) -> Any:
+        """Return a plugin of a runner; see `agentguard.integrations.google_adk.plugin.GuardPlugin`."""
+        return self.integrate("google_adk", **options)
+
+    def claude_agent_sdk(self, options: Any = None, **settings: Any) -> Any:
+        """Return options with hooks; see `agentguard.integrations.claude_agent_sdk.hooks`."""
+        return self.integrate("claude_agent_sdk", options, **settings)
+
+    @property
+    def openai_agents(self) -> Any:
+        """Guarded runner of agents; see `agentguard.integrations.openai_agents.runner.GuardedRunner`."""
+        return self.integrate("openai_agents")
+
+    def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
+        """Build the integration of a framework for this guard.
+
+        Raises:
+            UnknownPlugin: there is no integration with that name.
+            MissingExtra: the framework is not installed.
+        """
+        return integration_registry().get(framework)(self, *args, **options)

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import math
-import re
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError, MissingExtra
 from agentguard.judge.llm.background_loop import BackgroundLoop, get_loop_time
-from agentguard.judge.llm.response_parser import parse_completion, parse_json_answer, to_call_error
+from agentguard.judge.llm.response_parser import (
+    parse_completion,
+    parse_endpoint_info,
+    parse_json_answer,
+    parse_label_probabilities,
+    parse_reasoned_label,
+    to_call_error,
+)
 from agentguard.judge.llm.types import (
     ERROR_REMEDIES,
     TRANSIENT_ERRORS,
@@ -44,7 +49,6 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 _TOP_LOGPROBS: Final = 20
-_LAST_WORD: Final = re.compile(r"\b(\w+)\W*$")
 _BACKOFF_S: Final = 0.25
 _MODEL_LOOKUP_TIMEOUT_S: Final = 5.0
 _KEEP_ALIVE_S: Final = 2.0
@@ -128,7 +132,7 @@ class JudgeEndpoint:
         listing = await self._call("list", {}, deadline_s)
         if isinstance(listing, CallError) and (self.model is None or listing.kind is not ErrorKind.NO_MODEL):
             return listing
-        info = _parse_endpoint_info(
+        info = parse_endpoint_info(
             [] if isinstance(listing, CallError) else listing["data"], self.model, self.options
         )
         if isinstance(info, EndpointInfo) and info.is_listed:
@@ -170,7 +174,7 @@ class JudgeEndpoint:
             return await self.select_label(
                 messages, labels, deadline_s=_compute_remaining_time(deadline_s, started)
             )
-        return _parse_label_probabilities(reply, labels, is_unmasked=not is_masked)
+        return parse_label_probabilities(reply, labels, is_unmasked=not is_masked)
 
     async def reason_label(
         self,
@@ -351,68 +355,6 @@ async def _send(client: AsyncOpenAI, operation: str, body: Mapping[str, Any], ba
     extra_body = {key: value for key, value in body.items() if key not in arguments}
     response = await client.chat.completions.with_raw_response.create(**arguments, extra_body=extra_body)
     return response.http_response.json()
-
-
-def _parse_endpoint_info(
-    models: Any, model: str | None, options: EndpointOptions
-) -> EndpointInfo | CallError:
-    entries = [item for item in models if isinstance(item, dict) and isinstance(item.get("id"), str)]
-    entry = next((item for item in entries if model in (None, item["id"])), None)
-    if entry is None and model is None:
-        return CallError(kind=ErrorKind.NO_MODEL, message="the endpoint lists no model, and none was named")
-    model_entry = entry or {"id": model}
-    version = (
-        f"{model_entry['id']} ({model_entry['root']})"
-        if model_entry.get("root") not in (None, model_entry["id"])
-        else model_entry["id"]
-    )
-    model_context = model_entry.get("max_model_len")
-    is_vllm = options.dialect == "vllm" or (
-        options.dialect == "auto" and model_entry.get("owned_by") == "vllm"
-    )
-    context = options.context_tokens or (model_context if isinstance(model_context, int) else None)
-    return EndpointInfo(
-        model=model_entry["id"],
-        version=version,
-        is_vllm=is_vllm,
-        context_tokens=context,
-        is_listed=not entries or bool(entry),
-    )
-
-
-def _parse_label_probabilities(
-    reply: JudgeReply, labels: Sequence[str], *, is_unmasked: bool
-) -> LabelProbabilities | CallError:
-    if reply.finish_reason not in {"stop", "length"}:
-        return CallError(kind=ErrorKind.TRUNCATED, message="the answer was filtered or truncated")
-    if reply.text.strip() not in labels:
-        return CallError(kind=ErrorKind.OUT_OF_SET, message="the answer is not one of the labels")
-    return _normalize_masses(reply, reply.tokens[0].logprobs if reply.tokens else {}, labels, is_unmasked)
-
-
-def parse_reasoned_label(reply: JudgeReply, labels: Sequence[str]) -> LabelProbabilities | CallError:
-    """Return the probabilities of the labels at the place where a reply names its label, its last word."""
-    if reply.finish_reason != "stop":
-        return CallError(kind=ErrorKind.TRUNCATED, message="the reasoning ended before an answer")
-    match = _LAST_WORD.search(reply.text.rpartition("</think>")[2])
-    if match is None or match.group(1) not in labels:
-        return CallError(kind=ErrorKind.OUT_OF_SET, message="the last word is not one of the labels")
-    named = (token.logprobs for token in reversed(reply.tokens) if token.text == match.group(1))
-    return _normalize_masses(reply, next(named, {}), labels, is_unmasked=True)
-
-
-def _normalize_masses(
-    reply: JudgeReply, logprobs: Mapping[str, float], labels: Sequence[str], is_unmasked: bool
-) -> LabelProbabilities | CallError:
-    masses = {label: math.exp(min(0.0, logprobs.get(label, -math.inf))) for label in labels}
-    total = math.fsum(masses.values())
-    if total <= 0.0:
-        message = "the endpoint gives no log probabilities of the labels"
-        return CallError(kind=ErrorKind.NO_PROBABILITIES, message=message)
-    shares = {label: mass / total for label, mass in masses.items()}
-    return LabelProbabilities(
-        probabilities=shares, label_mass=min(1.0, total) if is_unmasked else None, usage=reply.usage
-    )
 
 
 def _compute_remaining_time(deadline_s: float | None, started: float) -> float | None:

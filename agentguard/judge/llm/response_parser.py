@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agentguard.judge.llm.types import CallError, CallUsage, ErrorKind, JudgeReply, TokenLogprobs
+from agentguard.judge.llm.types import (
+    CallError,
+    CallUsage,
+    EndpointInfo,
+    EndpointOptions,
+    ErrorKind,
+    JudgeReply,
+    LabelProbabilities,
+    TokenLogprobs,
+)
 
 if TYPE_CHECKING:
     import openai
@@ -152,3 +162,68 @@ def _get_key(value: Any, key: str) -> Any:
 
 def _parse_count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+_LAST_WORD: Final = re.compile(r"\b(\w+)\W*$")
+
+
+def parse_label_probabilities(
+    reply: JudgeReply, labels: Sequence[str], *, is_unmasked: bool
+) -> LabelProbabilities | CallError:
+    """Return the probabilities of the labels for a reply that is one label."""
+    if reply.finish_reason not in {"stop", "length"}:
+        return CallError(kind=ErrorKind.TRUNCATED, message="the answer was filtered or truncated")
+    if reply.text.strip() not in labels:
+        return CallError(kind=ErrorKind.OUT_OF_SET, message="the answer is not one of the labels")
+    return _normalize_masses(reply, reply.tokens[0].logprobs if reply.tokens else {}, labels, is_unmasked)
+
+
+def parse_reasoned_label(reply: JudgeReply, labels: Sequence[str]) -> LabelProbabilities | CallError:
+    """Return the probabilities of the labels at the place where a reply names its label, its last word."""
+    if reply.finish_reason != "stop":
+        return CallError(kind=ErrorKind.TRUNCATED, message="the reasoning ended before an answer")
+    match = _LAST_WORD.search(reply.text.rpartition("</think>")[2])
+    if match is None or match.group(1) not in labels:
+        return CallError(kind=ErrorKind.OUT_OF_SET, message="the last word is not one of the labels")
+    named = (token.logprobs for token in reversed(reply.tokens) if token.text == match.group(1))
+    return _normalize_masses(reply, next(named, {}), labels, is_unmasked=True)
+
+
+def _normalize_masses(
+    reply: JudgeReply, logprobs: Mapping[str, float], labels: Sequence[str], is_unmasked: bool
+) -> LabelProbabilities | CallError:
+    masses = {label: math.exp(min(0.0, logprobs.get(label, -math.inf))) for label in labels}
+    total = math.fsum(masses.values())
+    if total <= 0.0:
+        message = "the endpoint gives no log probabilities of the labels"
+        return CallError(kind=ErrorKind.NO_PROBABILITIES, message=message)
+    shares = {label: mass / total for label, mass in masses.items()}
+    return LabelProbabilities(
+        probabilities=shares, label_mass=min(1.0, total) if is_unmasked else None, usage=reply.usage
+    )
+
+
+def parse_endpoint_info(models: Any, model: str | None, options: EndpointOptions) -> EndpointInfo | CallError:
+    """Return the facts about a model from an endpoint's list of models; ``model`` None selects the first."""
+    entries = [item for item in models if isinstance(item, dict) and isinstance(item.get("id"), str)]
+    entry = next((item for item in entries if model in (None, item["id"])), None)
+    if entry is None and model is None:
+        return CallError(kind=ErrorKind.NO_MODEL, message="the endpoint lists no model, and none was named")
+    model_entry = entry or {"id": model}
+    version = (
+        f"{model_entry['id']} ({model_entry['root']})"
+        if model_entry.get("root") not in (None, model_entry["id"])
+        else model_entry["id"]
+    )
+    model_context = model_entry.get("max_model_len")
+    is_vllm = options.dialect == "vllm" or (
+        options.dialect == "auto" and model_entry.get("owned_by") == "vllm"
+    )
+    context = options.context_tokens or (model_context if isinstance(model_context, int) else None)
+    return EndpointInfo(
+        model=model_entry["id"],
+        version=version,
+        is_vllm=is_vllm,
+        context_tokens=context,
+        is_listed=not entries or bool(entry),
+    )

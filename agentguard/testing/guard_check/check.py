@@ -26,12 +26,8 @@ from agentguard.testing.contracts.integrations import (
     list_features,
     list_invocations,
 )
-from agentguard.testing.guard_check.scenarios import (
-    SUB_AGENT_MODEL,
-    ScriptedRun,
-    ScriptedScenario,
-    build_scenarios,
-)
+from agentguard.testing.guard_check.scenarios import build_scenarios
+from agentguard.testing.guard_check.scripted_run import SUB_AGENT_MODEL, ScriptedRun, ScriptedScenario
 
 _MAX_PLAIN_TURNS = 60
 

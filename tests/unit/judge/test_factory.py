@@ -20,7 +20,7 @@ from agentguard.judge.classifier.pooling_judge import PoolingJudge
 from agentguard.judge.classifier.spec import ClassifierSpec, build_text_pairs, parse_steps
 from agentguard.judge.factory import build_judge
 from agentguard.judge.response_safety import SafetyAction, SafetyTier, build_safety_question
-from agentguard.runtime.components import build_policy_judge, build_response_safety
+from agentguard.runtime.policy_factory import build_policy_judge, build_response_safety
 from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.unit.judge.pooling_server import Pooling, pooling
 from tests.unit.localize.runs import chat

@@ -12,8 +12,8 @@ from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.judge.base import RUN_FAILED
 from agentguard.judge.factory import build_judge
-from agentguard.judge.llm.client import JudgeEndpoint, parse_reasoned_label
-from agentguard.judge.llm.response_parser import parse_completion
+from agentguard.judge.llm.client import JudgeEndpoint
+from agentguard.judge.llm.response_parser import parse_completion, parse_reasoned_label
 from agentguard.judge.llm.types import CallError, ErrorKind, JudgeReply
 from tests.unit.judge.chat_server import Script, serving
 from tests.unit.localize.runs import chat

@@ -24,7 +24,7 @@ from agentguard.testing.contracts.integrations import (
 from agentguard.testing.guard_check import build_scenarios, check_world, run_guard_check
 from agentguard.testing.guard_check.check import CheckOutcome, run_guarded, run_plain
 from agentguard.testing.guard_check.own_loop import run_own_loop
-from agentguard.testing.guard_check.scenarios import ScriptedRun
+from agentguard.testing.guard_check.scripted_run import ScriptedRun
 from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 
 SCENARIOS = build_scenarios()
