@@ -22,7 +22,7 @@ from agentguard.chaos.causality.workload import WorkloadFunction
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.testing.virtual_clock import VirtualClock
 from agentguard.trajectory.model import Trajectory
-from benchmarks.cascades import SERVICE_S, Server, generate_load
+from benchmarks.cascade_system import SERVICE_S, Server, generate_load
 
 WORKERS = 2
 MODEL_S = 0.1

@@ -33,7 +33,7 @@ from agentguard.resilience import (
     Timeout,
     build_standard_strategies,
 )
-from benchmarks.cascades import CAPACITY, Server, generate_load
+from benchmarks.cascade_system import CAPACITY, Server, generate_load
 
 DAMPING = {
     EventKind.SHED: "load shedding",

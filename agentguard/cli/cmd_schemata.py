@@ -27,6 +27,7 @@ from agentguard.cli.batch_command import (
     run_batch_job,
 )
 from agentguard.cli.json_output import print_json
+from agentguard.cli.schema_tables import find_schema
 from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError, InputError, JudgeError
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -155,7 +156,7 @@ def list_(place: Place = None, json: Json = False) -> None:
 
 def show(schema_id: Id, place: Place = None, json: Json = False) -> None:
     """Show a schema with all fields."""
-    schema = _find_schema(_load_schemata(place), schema_id)
+    schema = find_schema(_load_schemata(place), schema_id)
     if json:
         print_json(show_.to_plain_dict(schema), is_indented=True)
     else:
@@ -328,7 +329,7 @@ def _record_verdict(schema_id: str, place: str | None, *, is_correct: bool, json
 
     _load_schemata(place)  # a missing place is an error; it is not created
     with open_schema_store(place) as keep, SchemaCache(keep) as cache:
-        name = _find_schema(tuple(cache), schema_id).id
+        name = find_schema(tuple(cache), schema_id).id
         schema = (cache.record_confirmation if is_correct else cache.record_refutation)(name, time.time())
     if json:
         print_json(show_.to_plain_dict(schema), is_indented=True)
@@ -384,16 +385,6 @@ def _load_schemata(place: str | None) -> tuple[ErrorSchema, ...]:
     from agentguard.schemata.persistence import load_schemata
 
     return load_schemata(place)
-
-
-def _find_schema(schemata: Sequence[ErrorSchema], schema_id: str) -> ErrorSchema:
-    """Return the schema of an id, or of the beginning of an id if only one schema has it."""
-    matches = [schema for schema in schemata if schema.id == schema_id]
-    matches = matches or [schema for schema in schemata if schema.id.startswith(schema_id)]
-    if len(matches) == 1:
-        return matches[0]
-    problem = "no schema has" if not matches else f"{len(matches)} schemata have"
-    raise InputError(f"{problem} an id that begins with {schema_id!r}")
 
 
 def _read_records(paths: list[Path], format: str | None, counts: Counter[str]) -> Iterator[Record]:

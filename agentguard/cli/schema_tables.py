@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from agentguard.cli.terminal_text import sanitize, to_one_line
+from agentguard.errors import InputError
 from agentguard.schemata.model import ErrorSchema, Match
 from agentguard.schemata.serialization import encode_schema
+
+if TYPE_CHECKING:
+    from agentguard.schemata.model import ErrorSchema
 
 _WIDTH = 90
 
@@ -144,3 +148,13 @@ def format_distillation(counts: Mapping[str, int], *, is_diagnosed: bool) -> str
     if counts["read"] and counts["passed_over"] == counts["read"] and not is_diagnosed:
         text += "\nno run has an annotated root cause: --diagnosed takes it from the embedded judge"
     return text
+
+
+def find_schema(schemata: Sequence[ErrorSchema], schema_id: str) -> ErrorSchema:
+    """Return the schema of an id, or of the beginning of an id if only one schema has it."""
+    matches = [schema for schema in schemata if schema.id == schema_id]
+    matches = matches or [schema for schema in schemata if schema.id.startswith(schema_id)]
+    if len(matches) == 1:
+        return matches[0]
+    problem = "no schema has" if not matches else f"{len(matches)} schemata have"
+    raise InputError(f"{problem} an id that begins with {schema_id!r}")

@@ -1,4 +1,4 @@
-"""Chat messages in the attributes of a span, for all supported conventions."""
+"""Messages, system prompt, task and results in the attributes of a span, for all supported conventions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from agentguard.errors import FormatError
 from agentguard.trajectory.formats._content_parts import ContentResult, MessageContent, parse_content
 from agentguard.trajectory.formats._langchain_messages import normalize_langchain_message
-from agentguard.trajectory.formats._otel.message_values import decode_value, find_messages
+from agentguard.trajectory.formats._otel.message_values import decode_value, find_messages, has_messages
 from agentguard.trajectory.formats._otel.spans import (
     EVENT_NAMES,
     SourceSpan,
@@ -227,3 +227,46 @@ def _parse_call(call: Any, number: int) -> ToolCall:
         arguments=arguments,
         raw_arguments=raw,
     )
+
+
+_TASK_ATTRIBUTES = ("task", "question", "query", "prompt", "input")
+
+
+def read_system_prompt(span: SourceSpan) -> str:
+    """Return the system prompt: an attribute, or a field of the request in the input."""
+    request = decode_value(span.get_value("input_text"))
+    field = request.get("system") if isinstance(request, Mapping) else None
+    return flatten_text(decode_json_text(span.get_value("system") or field))
+
+
+def read_stop_reason(span: SourceSpan) -> str:
+    """Return the reason for which the model stopped; empty if the span has none."""
+    value = decode_value(span.get_value("stop_reason"))
+    return flatten_text(value[0] if isinstance(value, list) and value else value)
+
+
+def read_tool_result(span: SourceSpan) -> ContentResult:
+    """Return the result of a tool span: a message of the tool (LangChain), or the value itself."""
+    value = decode_value(span.get_value("result"))
+    candidates = value if isinstance(value, list) else [value]
+    if len(candidates) == 1 and isinstance(candidates[0], Mapping) and has_messages(candidates[0]):
+        messages = (parse_message(item, "tool") for item in find_messages(candidates[0], "tool"))
+        results = [result for message in messages if message for result in message.results]
+        if len(results) == 1:
+            return results[0]
+    return ContentResult(content=flatten_text(value) if isinstance(value, str) else span.get_text("result"))
+
+
+def extract_task(span: SourceSpan) -> tuple[str, bool]:
+    """Return the task of an agent's span, and True if the span explicitly names it as the task."""
+    value = decode_json_text(span.get_value("input_text"))
+    if isinstance(value, Mapping):
+        task = next((value[key] for key in _TASK_ATTRIBUTES if isinstance(value.get(key), str)), "")
+        if task:
+            return task, True
+    users = [
+        message.content
+        for message in extract_messages(span, "input")
+        if message.role in ("user", "human") and message.content
+    ]
+    return (users[0] if users else flatten_text(value)), False

@@ -19,15 +19,17 @@ from agentguard.trajectory.formats._otel.messages import (
     PromptParser,
     SpanMessage,
     extract_messages,
+    extract_task,
     parse_message,
+    read_stop_reason,
+    read_system_prompt,
+    read_tool_result,
 )
 from agentguard.trajectory.formats._otel.span_order import find_loops, order_spans
 from agentguard.trajectory.formats._otel.spans import (
     SourceSpan,
     SpanKind,
     collect_unmapped,
-    decode_json_text,
-    flatten_text,
     parse_span_arguments,
     parse_span_tools,
 )
@@ -41,7 +43,6 @@ _KNOWN_ROLES = (
     *("system", "developer", "user", "human", "tool", "function", "tool-response", "tool_response"),
 )
 _INPUT_ROLES = ("system", "developer", "user", "human", "tool")
-_TASK_ATTRIBUTES = ("task", "question", "query", "prompt", "input")
 
 
 class SpanTrajectoryBuilder:
@@ -129,11 +130,11 @@ class SpanTrajectoryBuilder:
             self.unmapped_spans.append(span)
             self._add_agent_facts(span, place)
             if not self.task and not self.drafts:
-                self.task, self._is_task_explicit = _extract_task(span)
+                self.task, self._is_task_explicit = extract_task(span)
 
     def _add_agent_facts(self, span: SourceSpan, context: SpanContext) -> None:
         """Add the system prompt and the tools that the span of an agent names."""
-        if prompt := _read_system_prompt(span):
+        if prompt := read_system_prompt(span):
             self.prompts.setdefault(context.agent, prompt)
         for tool in parse_span_tools(span):
             self.tools.setdefault(tool.name, tool)
@@ -197,7 +198,7 @@ class SpanTrajectoryBuilder:
         own_messages = [message for message in messages if message.role not in _INPUT_ROLES]
         draft.content = "\n".join(filter(None, (message.content for message in own_messages)))
         draft.reasoning = "\n".join(filter(None, (message.reasoning for message in own_messages)))
-        draft.stop_reason = _read_stop_reason(span) or next(
+        draft.stop_reason = read_stop_reason(span) or next(
             (message.stop_reason for message in own_messages if message.stop_reason), ""
         )
         draft.usage = next((message.usage for message in own_messages if message.usage), None)
@@ -214,7 +215,7 @@ class SpanTrajectoryBuilder:
         """Add the messages of a model call's input that arrived since the last model call."""
         messages = self._prompt_parser.extract_messages(span)
         prompts = [message.content for message in messages if message.role in ("system", "developer")]
-        for prompt in filter(None, (_read_system_prompt(span), *prompts)):
+        for prompt in filter(None, (read_system_prompt(span), *prompts)):
             self.prompts.setdefault(context.agent, prompt)
         last_agent_index = max(
             (n for n, message in enumerate(messages) if message.role in _AGENT_ATTRIBUTES), default=-1
@@ -302,7 +303,7 @@ class SpanTrajectoryBuilder:
             self._add_call(draft, call)
             pending_call = draft, call
         self._draft_by_span[i] = pending_call[0]
-        result = _read_tool_result(span)
+        result = read_tool_result(span)
         content = result.content or (span.describe_failure() if span.error else "")
         is_error = span.error if result.is_error is None else result.is_error
         self._add_observation(
@@ -368,42 +369,3 @@ def _is_user_message(message: SpanMessage) -> bool:
 def _has_other_role(message: SpanMessage) -> bool:
     has_content = bool(message.content or message.unknown_parts)
     return has_content and not message.results and message.role not in _KNOWN_ROLES
-
-
-def _read_system_prompt(span: SourceSpan) -> str:
-    """Return the system prompt: an attribute, or a field of the request in the input."""
-    request = decode_value(span.get_value("input_text"))
-    field = request.get("system") if isinstance(request, Mapping) else None
-    return flatten_text(decode_json_text(span.get_value("system") or field))
-
-
-def _read_stop_reason(span: SourceSpan) -> str:
-    value = decode_value(span.get_value("stop_reason"))
-    return flatten_text(value[0] if isinstance(value, list) and value else value)
-
-
-def _read_tool_result(span: SourceSpan) -> ContentResult:
-    """Return the result of a tool span: a message of the tool (LangChain), or the value itself."""
-    value = decode_value(span.get_value("result"))
-    candidates = value if isinstance(value, list) else [value]
-    if len(candidates) == 1 and isinstance(candidates[0], Mapping) and has_messages(candidates[0]):
-        messages = (parse_message(item, "tool") for item in find_messages(candidates[0], "tool"))
-        results = [result for message in messages if message for result in message.results]
-        if len(results) == 1:
-            return results[0]
-    return ContentResult(content=flatten_text(value) if isinstance(value, str) else span.get_text("result"))
-
-
-def _extract_task(span: SourceSpan) -> tuple[str, bool]:
-    """Return the task of an agent's span, and True if the span explicitly names it as the task."""
-    value = decode_json_text(span.get_value("input_text"))
-    if isinstance(value, Mapping):
-        task = next((value[key] for key in _TASK_ATTRIBUTES if isinstance(value.get(key), str)), "")
-        if task:
-            return task, True
-    users = [
-        message.content
-        for message in extract_messages(span, "input")
-        if message.role in ("user", "human") and message.content
-    ]
-    return (users[0] if users else flatten_text(value)), False

@@ -165,12 +165,12 @@ def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]
         usage=parse_usage(span) if span.kind is SpanKind.LLM else None,
         model=model if isinstance(model, str) else None,
         source_index=span.position,
-        stop_reason=_read_stop_reason(span),
+        stop_reason=read_stop_reason(span),
         unknown_parts=_read_types(span),
     )
 
 
-def _read_stop_reason(span: SourceSpan) -> str | None:
+def read_stop_reason(span: SourceSpan) -> str | None:
     reasons = decode_json_text(span.attributes.get("gen_ai.response.finish_reasons"))
     first = reasons[0] if isinstance(reasons, list) and reasons else None
     return first if isinstance(first, str) else None
