@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 from agentguard_server.proxy.hooks import GuardOutcome
-from agentguard_server.proxy.telemetry.metric_definitions import (
-    METRIC_DEFINITIONS,
-    METRIC_PREFIX,
-    render_prometheus,
-)
+from agentguard_server.proxy.telemetry.metric_definitions import METRIC_DEFINITIONS, METRIC_PREFIX
 from agentguard_server.proxy.telemetry.metrics import Metrics, MetricSet, extract_token_usage
 from agentguard_server.proxy.telemetry.options import MetricsOptions
+from agentguard_server.proxy.telemetry.prometheus import render_prometheus
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
