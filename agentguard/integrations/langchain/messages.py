@@ -31,7 +31,7 @@ def build_guard_message(text: str) -> HumanMessage:
 
 def build_stop_message(reason: str) -> AIMessage:
     """Build the guard's final message in a run that it ends."""
-    return AIMessage(content=f"[guard] {reason}", additional_kwargs={GUARD_MARK: True})
+    return AIMessage(content=f"[guard] The run was stopped: {reason}", additional_kwargs={GUARD_MARK: True})
 
 
 def is_guard_message(message: AnyMessage) -> bool:

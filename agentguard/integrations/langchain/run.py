@@ -54,6 +54,10 @@ class ToolClaims:
             decision=ExecutionDecision.REUSE, effect=replace(claim.effect, result=result)
         )
 
+    def mark_failed(self, claim: EffectClaim, call: Mapping[str, Any], error: str) -> None:
+        """Record that the tool returned an error."""
+        self._session.end_tool(claim, error, has_failed=True)
+
     def mark_not_executed(self, claim: EffectClaim, call: Mapping[str, Any]) -> None:
         """Record that the tool did not run."""
         self._session.end_tool(claim, "", is_refused=True)
@@ -115,8 +119,11 @@ class ToolWrapper:
         return ToolMessage(content=text, tool_call_id=self._call["id"], name=self._call["name"])
 
     def record_result(self, result: Any) -> None:
-        """Record a result. After an error the outcome stays unknown, because the tool may have acted."""
-        if self.has_returned or (isinstance(result, ToolMessage) and result.status == "error"):
+        """Record a result; the ledger decides by the text of an error whether the tool may have acted."""
+        if self.has_returned:
+            return
+        if isinstance(result, ToolMessage) and result.status == "error":
+            self._claims.mark_failed(self._claim, self._call, result.text)
             return
         self._claims.mark_done(
             self._claim, self._call, result.text if isinstance(result, ToolMessage) else ""

@@ -33,9 +33,7 @@ class StopStrategy(BaseStrategy):
         if not context.capabilities.stop or _count_turns_since_recovery(context) < self.patience:
             return None
         held = context.hypothesis
-        reason = (
-            f"stopped at step {context.last_step}: {held.reason or 'a failure that could not be corrected'}"
-        )
+        reason = f"step {context.last_step}: {held.reason or 'a failure that could not be corrected'}"
         return build_plan(context, self.name, RecoveryTier.STOP, Stop(reason=reason))
 
 

@@ -23,7 +23,7 @@ from langchain.agents.structured_output import ToolStrategy
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
@@ -592,3 +592,41 @@ def test_repaired_answer_is_updated_in_every_provider_field() -> None:
     assert made.content[1] == {**block, "name": "book", "input": {"seat": 4}}
     assert made.invalid_tool_calls == answer.invalid_tool_calls
     assert made.additional_kwargs == {"kept": 1}
+
+
+def test_error_result_of_a_failed_call_has_no_effect_and_the_call_may_run_at_once() -> None:
+    made, requests = list[str](), list[int]()
+
+    def reserve(item: str) -> str:
+        """Reserve an item."""
+        made.append(item)
+        if len(made) < 5:
+            raise ToolException("503 Service Unavailable")
+        return "12 reserved"
+
+    def model(messages: list[AnyMessage]) -> AIMessage:
+        requests.append(len(messages))
+        is_known = any("12 reserved" in message.text for message in messages)
+        return AIMessage("12.") if is_known else calls(("reserve", {"item": "bolt"}))
+
+    tools = [StructuredTool.from_function(reserve, handle_tool_error=True)]
+    agent = create_agent(Scripted(answer=model), tools, middleware=[Guard().langchain()])
+    agent.invoke({"messages": [HumanMessage("Reserve the bolts.")]})
+    assert (len(made), len(requests)) == (5, 6)
+
+
+def test_error_result_of_an_interrupted_call_leaves_its_outcome_unknown() -> None:
+    made: list[str] = []
+
+    def pay(amount: int) -> str:
+        """Pay."""
+        made.append("paid")
+        raise ToolException("the request timed out")
+
+    given = iter([*(calls(("pay", {"amount": 3})) for _ in range(4)), AIMessage("Not confirmed.")])
+    guard = Guard()
+    guard.tool(effect="destructive", name="pay")(len)
+    tools = [StructuredTool.from_function(pay, handle_tool_error=True)]
+    agent = create_agent(Scripted(answer=lambda messages: next(given)), tools, middleware=[guard.langchain()])
+    agent.invoke({"messages": [HumanMessage("Pay 3.")]})
+    assert made == ["paid"]
