@@ -18,8 +18,9 @@ from agentguard.runtime.duplicate_calls import (
     find_duplicate_call,
     find_repeated_call,
 )
+from agentguard.runtime.requested_counts import requests_equal_calls
 from agentguard.runtime.run_state import RunState
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Source, Step, ToolCall
 
 SCHEMA_DETECTOR = "schema_violation"
 """Detector of arguments outside the JSON Schema of a tool."""
@@ -94,8 +95,9 @@ class EffectGate:
     """Gate of one run.
 
     - A finding from `SessionConfig.effect_threshold` on stops a call of an undeclared or destructive tool.
-    - Two equal calls of such a tool in one turn are such a finding. They never run if the tool is declared
-      destructive, or has the name of an irreversible action.
+    - Two equal calls of such a tool in one turn are such a finding. If the tool is declared destructive, or
+      has the name of an irreversible action, they run only if the agent insists on them and the user has
+      asked for their number; if a person can be asked, the person decides.
     - If the agent proposes the same call again, the call of an undeclared tool runs. At most as many calls of
       undeclared tools are stopped as the budget has hints, since each costs a model call.
     - The call of a tool that is declared destructive does not run: a person decides, or the run stops.
@@ -134,7 +136,11 @@ class EffectGate:
     def _find_trigger(
         self, state: RunState, turn: Step, findings: Sequence[Finding], tools: Sequence[str]
     ) -> Finding | None:
+        is_repeated = compute_turn_signature(turn) in self._refused_turns
+        may_repeat = is_repeated and not state.capabilities.escalate
         duplicate = find_duplicate_call(turn, state.ledger)
+        if duplicate is not None and may_repeat and _is_requested(state, turn, duplicate):
+            duplicate = None
         trigger = (
             most_severe(findings, state.config.effect_threshold)
             if duplicate is None
@@ -142,7 +148,6 @@ class EffectGate:
         )
         if trigger is None:
             return None
-        is_repeated = compute_turn_signature(turn) in self._refused_turns
         runs_once = duplicate is not None and state.ledger.forbids_repetition(duplicate.name)
         if not runs_once and not any(_is_declared_destructive(state, tool) for tool in tools):
             may_pass = is_repeated or self._has_used_hints(state) or _is_budget_exhausted(state, turn)
@@ -177,6 +182,16 @@ class EffectGate:
             # A refused pair may run one by one. If one of the two has run, the other one is a repetition.
             if trigger.detector == REPEATED_CALL_TRIGGER or not state.ledger.has_call(key):
                 self._held_keys.add(key)
+
+
+def _is_requested(state: RunState, turn: Step, duplicate: ToolCall) -> bool:
+    """Return whether all calls of a turn are equal, and the user has asked for as many of them."""
+    keys = {state.ledger.compute_key(call.name, call.arguments or {}) for call in turn.tool_calls}
+    if len(keys) > 1 or state.ledger.has_call(keys.pop()):
+        return False
+    run = state.run
+    texts = (run.task, *(step.content for step in run.steps if step.source is Source.USER))
+    return requests_equal_calls(texts, duplicate, len(turn.tool_calls))
 
 
 def _is_declared_destructive(state: RunState, tool: str) -> bool:

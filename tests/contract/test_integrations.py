@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
+from agentguard.errors import RunStopped
 from agentguard.guard import Guard
 from agentguard.runtime.integration_registry import integration_registry
-from agentguard.testing.contracts.integrations import CHECKS, TASK, ContractRequest, ContractRun
+from agentguard.testing.contracts.integrations import (
+    CHECKS,
+    TASK,
+    ContractRequest,
+    ContractRun,
+    FixedStepLocalizer,
+)
 from tests.contract.candidate_worlds import WORLDS
 from tests.contract.client_framework_worlds import CLIENT_FRAMEWORK_WORLDS
 
@@ -57,3 +64,32 @@ def test_every_built_in_integration_has_a_world() -> None:
         "langgraph_tools",  # part of langgraph
         "claude_agent_sdk",  # hooks; test_claude_agent_sdk.py
     }
+
+
+def play_insistent_model(world: str, effect: str | None) -> tuple[ContractRun, str | None]:
+    """Run a model that books a seat which the task does not name, whatever the guard answers."""
+    played = ContractRun({"own": [*[("book", {"seat": 1234})] * 2, *["Seat 1234 is booked."] * 4]})
+    guard = Guard(localizer=FixedStepLocalizer())
+    guard.tool(effect="read")(played.find)
+    if effect is not None:
+        guard.tool(effect=effect)(played.book)
+    try:
+        WORLDS[world](guard, played)
+    except RunStopped as stop:
+        return played, str(stop)
+    return played, played.session.stop_reason
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_withheld_call_of_undeclared_tool_runs_if_the_agent_repeats_it(world: str) -> None:
+    played, stop_reason = play_insistent_model(world, None)
+    assert [one.plan.strategy for one in played.session.recoveries][:1] == ["reprompt"]
+    assert stop_reason is None
+    assert played.bookings == {1234: 1}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_withheld_call_of_destructive_tool_never_runs(world: str) -> None:
+    played, stop_reason = play_insistent_model(world, "destructive")
+    assert stop_reason is not None
+    assert not played.bookings

@@ -54,7 +54,7 @@ class ToolClaims:
             decision=ExecutionDecision.REUSE, effect=replace(claim.effect, result=result)
         )
 
-    def mark_failed(self, claim: EffectClaim, call: Mapping[str, Any], error: str) -> None:
+    def mark_failed(self, claim: EffectClaim, error: str) -> None:
         """Record that the tool returned an error."""
         self._session.end_tool(claim, error, has_failed=True)
 
@@ -123,7 +123,7 @@ class ToolWrapper:
         if self.has_returned:
             return
         if isinstance(result, ToolMessage) and result.status == "error":
-            self._claims.mark_failed(self._claim, self._call, result.text)
+            self._claims.mark_failed(self._claim, result.text)
             return
         self._claims.mark_done(
             self._claim, self._call, result.text if isinstance(result, ToolMessage) else ""

@@ -252,6 +252,37 @@ def test_equal_calls_of_destructive_tool_in_one_turn_never_run() -> None:
     assert session.stop_reason is not None
 
 
+def begin_with_task(task: str, *, can: Capabilities = CAN) -> Session:
+    guard = Guard(localizer="first_finding")
+    guard.tool(effect="destructive", name="transfer")(lambda: None)
+    session = guard.session(replace(META, task=task), can)
+    session.commit(Step(index=0, source=Source.USER, agent="user", content=task))
+    return session
+
+
+def test_equal_calls_that_the_user_has_asked_for_run_if_the_agent_repeats_them() -> None:
+    session = begin_with_task("Make two transfers of 10 to Ann.")
+    assert session.propose(pair(TEN, TEN)) is not None
+    assert session.propose(pair(TEN, TEN)) is None
+    claims = [session.begin_tool("transfer", TEN) for _ in range(2)]
+    assert [claim.decision for claim in claims] == [ExecutionDecision.RUN] * 2
+
+
+def test_more_equal_calls_than_the_user_has_asked_for_never_run() -> None:
+    session = begin_with_task("Make two transfers of 10 to Ann.")
+    assert session.propose(pair(TEN, TEN, TEN)) is not None
+    assert session.propose(pair(TEN, TEN, TEN)) is not None
+    assert session.stop_reason is not None
+
+
+def test_person_decides_on_equal_calls_that_the_user_has_asked_for() -> None:
+    session = begin_with_task("Make two transfers of 10 to Ann.", can=replace(CAN, escalate=True))
+    session.propose(pair(TEN, TEN))
+    plan = session.propose(pair(TEN, TEN))
+    assert plan is not None
+    assert any(isinstance(action, Escalate) for action in plan.actions)
+
+
 def test_single_call_after_refused_pair_runs() -> None:
     session = begin(effect="destructive")
     session.propose(pair(TEN, TEN))
