@@ -61,8 +61,13 @@ def test_column_groups_are_a_partition() -> None:
 
 
 def test_documentation_contains_the_feature_table() -> None:
-    text = Path("docs/embedded-judge.md").read_text()
+    text = Path("docs/embedded-features.md").read_text()
     assert render_markdown() in text
+    rows = set(re.findall(r"^\| `([\w.]+)` \|", render_markdown(), re.MULTILINE))
+    word_classes = {name.partition(".")[2] for name in rows if name.startswith("wording.")}
+    for name in {feature.name for feature in FEATURES} - rows:
+        group, _, word_class = name.partition(".")
+        assert (group in {"rate", "next", "previous"}, word_class in word_classes) == (True, True), name
     for feature in RUN_FEATURES:
         assert f"`{feature.name}`" in text or feature.name.partition(".")[0] in ("agent", "user")
 

@@ -290,10 +290,21 @@ def select_columns(*groups: str, without: bool = False) -> list[int]:
     return [COLUMN_BY_NAME[f.name] for f in FEATURES if (f.group in groups) is not without]
 
 
+_WORD_CLASS_GROUPS: Final = {
+    "rate": "per thirty words",
+    "next": "in the next candidate, per thirty words",
+    "previous": "in the previous candidate, per thirty words",
+}
+
+
 def render_markdown() -> str:
-    """Render the table of features for the documentation."""
+    """Render the table of features; a group of the same classes of words as `wording` is one row."""
     rows = ["| feature | meaning |", "|---|---|"]
     for group, about in GROUPS.items():
         rows.append(f"| **{group}** | *{about}* |")
-        rows += [f"| `{f.name}` | {f.meaning} |" for f in FEATURES if f.group == group]
+        if group in _WORD_CLASS_GROUPS:
+            place = _WORD_CLASS_GROUPS[group]
+            rows.append(f"| `{group}.CLASS` | each CLASS of words of `wording`, {place} |")
+        else:
+            rows += [f"| `{f.name}` | {f.meaning} |" for f in FEATURES if f.group == group]
     return "\n".join(rows) + "\n"
