@@ -65,9 +65,6 @@ class RunBinding(CallBinding, Protocol):
         ...
 
 
-AgentFunction = Callable[[CallBinding], Trajectory]
-"""Agent that takes its model and tools from a binding and returns its run."""
-
 RecordableAgent = Callable[[RunBinding], Trajectory | Awaitable[Trajectory | None] | None]
 """Agent that also binds clients or is a coroutine function; without a result, its session has the run."""
 

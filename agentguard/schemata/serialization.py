@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from agentguard.errors import FormatError
-from agentguard.schemata.model import ErrorSchema, Profile, Provenance
+from agentguard.schemata.model import ErrorSchema, Provenance
 from agentguard.trajectory.formats.sdk import JsonNode
 from agentguard.trajectory.serialization import decode_dataclass, encode_fields
 
@@ -45,16 +45,6 @@ def decode_schema(node: JsonNode) -> ErrorSchema:
 def parse_schema(text: str | bytes) -> ErrorSchema:
     """Parse a line of a file of schemata. Raises FormatError."""
     return decode_schema(_parse_line(text.encode() if isinstance(text, str) else text))
-
-
-def encode_profile(profile: Profile) -> dict[str, Any]:
-    """Return a profile as JSON data."""
-    return encode_fields(profile)
-
-
-def decode_profile(node: JsonNode) -> Profile:
-    """Decode a profile from JSON data. Raises FormatError."""
-    return decode_dataclass(Profile, node, traits=_decode_traits(node))
 
 
 def read_schemata(path: str | Path) -> tuple[ErrorSchema, ...]:

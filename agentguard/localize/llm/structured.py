@@ -56,35 +56,6 @@ def group_turns(trajectory: Trajectory) -> tuple[StepTurn, ...]:
     return tuple(turns)
 
 
-def find_turn(turns: tuple[StepTurn, ...], step: int) -> StepTurn | None:
-    """Return the turn that holds a step, by binary search; None if there is no such turn."""
-    low, high = 0, len(turns)
-    while low < high:
-        middle = (low + high) // 2
-        if turns[middle].steps[-1] < step:
-            low = middle + 1
-        else:
-            high = middle
-    return turns[low] if low < len(turns) and step in turns[low].steps else None
-
-
-def format_outline(trajectory: Trajectory, *, width: int = 100) -> str:
-    """Format one line for each turn: number, agent, steps, and the beginning of the text.
-
-    Args:
-        trajectory: the run.
-        width: code points of text shown of each turn.
-    """
-    lines = []
-    for turn in group_turns(trajectory):
-        first, last = turn.steps[0], turn.steps[-1]
-        span = f"step {first}" if first == last else f"steps {first}-{last}"
-        lines.append(
-            f"{turn.number}. {turn.agent} ({span}): {_format_turn_head(trajectory, turn, width)}".rstrip()
-        )
-    return "\n".join(lines)
-
-
 def _group_steps(steps: tuple[Step, ...]) -> Iterator[list[Step]]:
     group: list[Step] = []
     for step in steps:
@@ -94,15 +65,6 @@ def _group_steps(steps: tuple[Step, ...]) -> Iterator[list[Step]]:
         group.append(step)
     if group:
         yield group
-
-
-def _format_turn_head(trajectory: Trajectory, turn: StepTurn, width: int) -> str:
-    for index in turn.steps:
-        for _, text in trajectory.steps[index].texts():
-            flat = " ".join(text.split())
-            if flat:
-                return flat if len(flat) <= width else flat[: max(0, width - 1)] + "\u2026"
-    return ""
 
 
 _MAX_LINES: Final = 200

@@ -47,7 +47,6 @@ _TRAIT_SENTENCES: Final[Mapping[str, tuple[TraitPart, str]]] = {
     **{name: told for name, told in FINDING_SENTENCES.items() if told[0] is not TraitPart.SELF},
     **{trait.name: (trait.part, trait.sentence) for trait in TRAITS},
 }
-_TRAIT_PARTS: Final = {name: part for name, (part, _) in _TRAIT_SENTENCES.items()}
 VOCABULARY: Final[Mapping[str, str]] = {sentence: name for name, (_, sentence) in _TRAIT_SENTENCES.items()}
 """Every sentence of a profile, except the words of its step, to the name of its trait."""
 
@@ -163,11 +162,6 @@ def get_sentence(name: str) -> str | None:
     """Return the sentence of a trait; None for a code, which has no sentence."""
     entry = _TRAIT_SENTENCES.get(name)
     return entry[1] if entry is not None else None
-
-
-def get_part(name: str) -> TraitPart | None:
-    """Return the part of a trait; None for a code."""
-    return _TRAIT_PARTS.get(name)
 
 
 def sort_traits(names: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final
 
 from agentguard.errors import StoreError
 from agentguard.store.db.rows import Row
@@ -17,9 +17,6 @@ MAX_LABEL_CHARS: Final = 64
 MAX_LABELS: Final = 12
 MAX_STEP_LABELS: Final = 64
 MAX_STEP_LABELS_LENGTH: Final = 1_024
-
-RecoveredState = Literal["", "pending", "yes", "no"]
-FeedbackState = Literal["", "right", "wrong", "mixed"]
 
 
 class VerdictFilter(StrEnum):

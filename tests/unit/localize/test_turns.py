@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agentguard.localize.llm.structured import find_turn, format_outline, group_turns
+from agentguard.localize.llm.structured import group_turns
 from agentguard.trajectory.model import Source
 from tests.unit.localize.runs import A, U, run, steered
 
@@ -20,10 +20,7 @@ def test_consecutive_steps_of_one_agent_are_one_turn() -> None:
 
 def test_every_step_is_in_exactly_one_turn() -> None:
     grouped = group_turns(steered())
-    for turn in grouped:
-        assert all(find_turn(grouped, step) is turn for step in turn.steps)
-    assert find_turn(grouped, 6) is None
-    assert find_turn(grouped, -1) is None
+    assert [step for turn in grouped for step in turn.steps] == list(range(6))
 
 
 def test_user_with_name_of_an_agent_is_another_speaker() -> None:
@@ -31,14 +28,5 @@ def test_user_with_name_of_an_agent_is_another_speaker() -> None:
     assert [t.source for t in grouped] == [Source.USER, Source.AGENT]
 
 
-def test_outline_has_a_line_per_turn_within_its_width() -> None:
-    lines = format_outline(steered(), width=20).splitlines()
-    assert len(lines) == 5
-    assert lines[1].startswith("1. Orchestrator (steps 1-2): Initial plan for")
-    assert lines[1].endswith("\u2026")
-    assert len(lines[1].partition("): ")[2]) == 20
-
-
 def test_empty_run_has_no_turn() -> None:
     assert group_turns(run()) == ()
-    assert format_outline(run()) == ""

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import FormatError
-from agentguard.schemata.model import ErrorSchema, Profile, Provenance, SchemaOrigin, SchemaStatus
+from agentguard.schemata.model import ErrorSchema, Provenance, SchemaOrigin, SchemaStatus
 from agentguard.schemata.serialization import (
     MAX_LINE_BYTES,
-    decode_profile,
     decode_schema,
-    encode_profile,
     encode_schema,
     read_schemata,
     write_schemata,
@@ -51,7 +49,6 @@ schemata = st.builds(
     updated_at=times,
     used_at=st.none() | times,
 )
-portraits = st.builds(Profile, text=texts, traits=traits, step=st.none() | st.integers(0, 99))
 
 
 def there(data: object) -> object:
@@ -61,11 +58,6 @@ def there(data: object) -> object:
 @given(schemata)
 def test_schema_round_trips(schema: ErrorSchema) -> None:
     assert decode_schema(JsonNode.from_value(there(encode_schema(schema)))) == schema
-
-
-@given(portraits)
-def test_profile_round_trips(portrait: Profile) -> None:
-    assert decode_profile(JsonNode.from_value(there(encode_profile(portrait)))) == portrait
 
 
 @given(st.lists(schemata, max_size=4, unique_by=lambda one: one.id))

@@ -21,7 +21,6 @@ from agentguard.schemata.profiles.step_profile import (
     MIN_SENTENCE_WEIGHT,
     VOCABULARY,
     format_sentences,
-    get_part,
     get_sentence,
     is_words_sentence,
     profile_run,
@@ -119,7 +118,6 @@ def test_vocabulary_is_consistent() -> None:
     assert len(VOCABULARY) == len(TRAITS) + len(FINDING_SENTENCES)  # no two traits share a sentence
     for trait in TRAITS:
         assert trait.sentence.endswith(".")
-        assert get_part(trait.name) is trait.part
         assert trait.bounds
         for bound in trait.bounds:
             assert bound.feature in COLUMN_BY_NAME

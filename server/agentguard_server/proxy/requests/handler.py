@@ -129,16 +129,7 @@ class RequestHandler:
             if entered:
                 self._settle()
             if self._app_state.request_observers:
-                request = self._request or request_parser.build_rejected_request(
-                    self._cycle,
-                    self._route,
-                    self._forwarded_headers,
-                    self._proxy_headers,
-                    self._body,
-                    caller=self._caller,
-                    request_id=self._id,
-                    started_at=self._started,
-                )
+                request = self._request or self._build_request()
                 completed = self._writer.build_completed_request(request, self._intercepted)
                 for observer in self._app_state.request_observers:
                     observer.record(completed)
@@ -201,18 +192,16 @@ class RequestHandler:
             body = await read_body(cycle, limits, app_state.body_memory)
         self._body = body
         cycle.on_disconnect(self._on_disconnect)
-        self._request = request = request_parser.parse_request(
+        request = self._build_request()
+        request_parser.parse_request(
+            request,
             cycle,
-            self._route,
-            self._forwarded_headers,
             self._proxy_headers,
-            body,
-            caller=self._caller,
-            request_id=self._id,
-            started_at=self._started,
+            is_model=self._route.kind == "model",
             response_affinity=app_state.response_affinity,
             needs_prefix_digest=app_state.needs_prefix_digest,
         )
+        self._request = request
         self._upstream_headers = request.headers
         if self._caller.is_metered:
             self._usage_meter = self._create_usage_meter(request)
@@ -234,6 +223,18 @@ class RequestHandler:
             return await self._writer.send_response(response)
         response = await self._intercepted.judge(response, self._call_model)
         return await self._writer.send_response(response, self._intercepted.outcome)
+
+    def _build_request(self) -> ProxyRequest:
+        return request_parser.build_request(
+            self._cycle,
+            self._route,
+            self._forwarded_headers,
+            self._proxy_headers,
+            self._body,
+            caller=self._caller,
+            request_id=self._id,
+            started_at=self._started,
+        )
 
     def _on_disconnect(self) -> None:
         self.cancel("left")

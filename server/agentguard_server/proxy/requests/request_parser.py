@@ -220,7 +220,7 @@ def _invalid_json(error: Exception) -> ProxyError:
 _NO_FIELDS: Final = RequestFields()
 
 
-def build_rejected_request(
+def build_request(
     cycle: RequestCycle,
     route: Route,
     forwarded_headers: HeaderPairs,
@@ -231,7 +231,7 @@ def build_rejected_request(
     request_id: str,
     started_at: float,
 ) -> ProxyRequest:
-    """Build the request for the observers if the proxy rejected it before it parsed the body."""
+    """Build a request from its head; `parse_request` adds the rest."""
     return ProxyRequest(
         api=route.api,
         method=cycle.method,
@@ -248,63 +248,42 @@ def build_rejected_request(
 
 
 def parse_request(
+    request: ProxyRequest,
     cycle: RequestCycle,
-    route: Route,
-    forwarded_headers: HeaderPairs,
     proxy_headers: dict[bytes, bytes],
-    body: bytes,
     *,
-    caller: Caller,
-    request_id: str,
-    started_at: float,
+    is_model: bool,
     response_affinity: ResponseAffinity,
     needs_prefix_digest: bool,
-) -> ProxyRequest:
-    """Parse a request whose body is complete.
+) -> None:
+    """Set the fields of a request that come from its body and from the headers for the proxy.
 
     Raises:
         ProxyError: 400 if the body is not JSON, or if an agentguard header or the query is not valid; 405
             for an unsupported method; 415 if the body has a Content-Encoding.
     """
-    found, prefix, is_model = _NO_FIELDS, b"", route.kind == "model"
-    method = cycle.method
+    found, method = _NO_FIELDS, request.method
     if cycle.query_string or method != "POST":
         require_forwardable(cycle)
     if is_model:
         if b"content-encoding" in proxy_headers and proxy_headers[b"content-encoding"] != b"identity":
             raise ProxyError(415, "unsupported_encoding", "the body must not have a Content-Encoding")
         if needs_prefix_digest:
-            found, prefix = inspect_body_with_prefix(body)
+            found, request.prefix_digest = inspect_body_with_prefix(request.body)
         else:
-            found = inspect_body(body)
-    session, quorum_size, priority, replica = found.session_key, 1, RequestPriority.CRITICAL, ""
+            found = inspect_body(request.body)
+    request.stream = bool(found.stream)
+    request.model = found.model if isinstance(found.model, str) else ""
+    request.idempotent = (is_model and not found.background) or method in _IDEMPOTENT_METHODS
+    request.session_id = found.session_key
     if b"agentguard-run" in proxy_headers and proxy_headers[b"agentguard-run"] != b"off":
-        session = _parse_run_id(proxy_headers[b"agentguard-run"])
+        request.session_id = _parse_run_id(proxy_headers[b"agentguard-run"])
     if b"agentguard-quorum" in proxy_headers:
-        quorum_size = _parse_quorum_size(proxy_headers[b"agentguard-quorum"])
+        request.quorum_size = _parse_quorum_size(proxy_headers[b"agentguard-quorum"])
     if b"agentguard-priority" in proxy_headers:
-        priority = _parse_priority(proxy_headers[b"agentguard-priority"])
+        request.priority = _parse_priority(proxy_headers[b"agentguard-priority"])
     if not is_model or found.previous_response_id is not None:
-        replica = response_affinity.lookup(_stored_response_id(cycle.raw_path, found))
-    return ProxyRequest(
-        api=route.api,
-        method=method,
-        target=build_target(cycle),
-        headers=tuple(forwarded_headers),
-        body=body,
-        stream=bool(found.stream),
-        model=found.model if isinstance(found.model, str) else "",
-        tenant=caller.tenant,
-        run_id=proxy_headers.get(b"agentguard-run", b"").decode("latin-1"),
-        request_id=request_id,
-        started_at=started_at,
-        idempotent=(is_model and not found.background) or method in _IDEMPOTENT_METHODS,
-        priority=priority,
-        session_id=session,
-        prefix_digest=prefix,
-        quorum_size=quorum_size,
-        pinned_replica=replica,
-    )
+        request.pinned_replica = response_affinity.lookup(_stored_response_id(cycle.raw_path, found))
 
 
 def to_backend_request(
