@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import orjson
 import typer
@@ -16,8 +16,7 @@ from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect, Reco
 from agentguard.bundles.captured_run import build_run_bundle
 from agentguard.bundles.minimization import minimize_bundle
 from agentguard.bundles.regression_test import build_regression_test
-from agentguard.bundles.run_difference import find_run_difference
-from agentguard.cli.bundle_difference import describe_difference
+from agentguard.bundles.run_difference import RunDifference, ValueDifference, find_run_difference
 from agentguard.cli.cmd_replay import load_agent, write_text
 from agentguard.cli.exporters import read_stored_records
 from agentguard.cli.json_output import print_json
@@ -27,7 +26,7 @@ from agentguard.errors import ConfigError
 from agentguard.guard import diagnose
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.trajectory.model import Record
-from agentguard.verdict import NOT_DIAGNOSED
+from agentguard.verdict import NOT_DIAGNOSED, describe_verdict
 
 BundleFile = Annotated[Path, typer.Argument(help="Bundle file.")]
 AgentName = Annotated[
@@ -211,3 +210,42 @@ def _describe_snapshot(snapshot: RecordedSnapshot) -> str:
 
 def _describe_answer(number: int, call: RecordedCall) -> str:
     return f"{number}: {call.name}: {call.error_type or orjson.dumps(call.result).decode()}"
+
+
+_EXCERPT_CHARS: Final = 160
+_CONTEXT_CHARS: Final = 30
+
+
+def describe_difference(
+    difference: RunDifference, files: Sequence[str], bundles: Sequence[Bundle]
+) -> Iterator[str]:
+    """Yield the lines of a comparison: both runs, the first differing step and the first differing call."""
+    for file, bundle in zip(files, bundles, strict=True):
+        verdict = describe_verdict(bundle.diagnosis.get("verdict", ""))
+        yield f"{file}: {verdict}, {len(bundle.trajectory.steps)} steps"
+    if bundles[0].trajectory.task != bundles[1].trajectory.task:
+        yield "the tasks differ"
+    yield from _describe_value("step", difference.step, files)
+    yield from _describe_value("tool call", difference.call, files)
+
+
+def _describe_value(subject: str, difference: ValueDifference | None, files: Sequence[str]) -> Iterator[str]:
+    if difference is None:
+        yield f"all {subject}s are equal"
+        return
+    place = f" in {difference.field}" if difference.field else ""
+    yield f"first different {subject}{place}"
+    texts = [_encode_text(value) for value in difference.values]
+    start = max(0, _count_common_characters(*texts) - _CONTEXT_CHARS)
+    for file, step, text in zip(files, difference.steps, texts, strict=True):
+        excerpt = ("…" if start else "") + to_one_line(text[start:], _EXCERPT_CHARS)
+        yield f"  {file}: " + ("none" if step is None else f"step {step}: {excerpt}")
+
+
+def _count_common_characters(first: str, second: str) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((count for count, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
+def _encode_text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

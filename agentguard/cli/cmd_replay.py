@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import orjson
 import typer
@@ -13,7 +16,7 @@ from agentguard.bundles.archive import read_bundle
 from agentguard.bundles.bundle import Bundle
 from agentguard.bundles.replay import ReplayResult, replay_bundle
 from agentguard.bundles.replay_scope import ReplayMode
-from agentguard.cli.replay_report import ReplayOutcome, write_replay_junit
+from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError, ReplayMismatch
 from agentguard.guard import diagnose
 from agentguard.plugins import import_function
@@ -118,3 +121,37 @@ def _check_verdict(bundle: Bundle, result: ReplayResult) -> str:
     expected = bundle.expectations.get("verdict")
     actual = diagnose(result.trajectory).verdict.value
     return "" if expected in (None, actual) else f"the verdict is {actual}, expected {expected}"
+
+
+_MAX_TEXT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutcome:
+    """Outcome of the replay of one bundle.
+
+    Attributes:
+        file: file of the bundle.
+        problem: deviation from the expectation; empty if the replay is as expected.
+        note: comparison with the recording.
+    """
+
+    file: Path
+    problem: str = ""
+    note: str = ""
+
+
+def write_replay_junit(outcomes: Sequence[ReplayOutcome]) -> str:
+    """Return JUnit XML with one test case a bundle."""
+    failures = sum(bool(outcome.problem) for outcome in outcomes)
+    counts = {"tests": str(len(outcomes)), "failures": str(failures)}
+    suites = Element("testsuites", counts)
+    suite = SubElement(suites, "testsuite", {"name": "agentguard replay"} | counts)
+    for outcome in outcomes:
+        file = to_one_line(str(outcome.file), _MAX_TEXT)
+        case = SubElement(suite, "testcase", {"classname": "agentguard.replay", "name": file})
+        if outcome.problem:
+            message = to_one_line(outcome.problem, _MAX_TEXT)
+            SubElement(case, "failure", {"type": "replay", "message": message})
+    indent(suites)
+    return tostring(suites, encoding="unicode", xml_declaration=True) + "\n"

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
 from agentguard.cli.json_output import print_json
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
-from agentguard.cli.recovery_output import render_recoveries
 from agentguard.cli.run_summary import format_step_label
 from agentguard.cli.stored_runs import StoredRuns, StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console, to_one_line
@@ -36,6 +37,7 @@ from agentguard.verdict import NOT_DIAGNOSED, Verdict, describe_verdict
 
 if TYPE_CHECKING:
     from agentguard.store import Store
+    from agentguard.store.db.rows import RecoveryRow
     from agentguard.store.read.step_search import StepSearchResult
 
 _MAX_ID_CHARS: Final = 60
@@ -315,3 +317,29 @@ def _print_rows(rows: list[RunSummaryRow], *, json: bool) -> None:
 def _format_step(row: RunSummaryRow) -> str:
     support = rate_summary(row)
     return "" if row.step is None or support is None else format_step_label(row.step, row.agent, support)
+
+
+_OUTCOMES: Final = {
+    "recovered": "confirmed",
+    "failed": "refuted",
+    "unknown": "outcome unknown",
+    "planned": "not verified yet",
+}
+_MAX_REASON_CHARS: Final = 200
+
+
+def render_recoveries(console: Console, recoveries: Sequence[RecoveryRow]) -> None:
+    """Print one line for each recovery, in order of time: strategy, step, trigger, outcome and reason."""
+    if not recoveries:
+        return
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_column(style="dim", min_width=13, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in sorted(recoveries, key=lambda one: one.created_at):
+        plan = row.data.get("plan", {})
+        step = "" if row.step is None else f"step {row.step} · "
+        outcome = _OUTCOMES.get(row.outcome, row.outcome)
+        reason = to_one_line(str(plan.get("reason", "")), _MAX_REASON_CHARS)
+        line = f"{step}{row.strategy} · {row.data.get('trigger', '')} · {outcome}"
+        grid.add_row("recovery", Text(f"{line} · {reason}" if reason else line))
+    console.print(Padding(grid, (0, 0, 0, 2)))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from agentguard.chaos.causality.clusters import score_faults
+from agentguard.chaos.causality.clusters import cluster_faults, score_faults
 from agentguard.chaos.causality.confirmation import ConfirmedCycle, CycleConfirmer, CycleStatus
 from agentguard.chaos.causality.cycles import find_cycles
-from agentguard.chaos.causality.edges import CausalEdge
-from agentguard.chaos.causality.experiments import ExperimentPlanner
-from agentguard.chaos.causality.workload import WorkloadFunction, WorkloadRun
+from agentguard.chaos.causality.edges import CausalEdge, EffectKind, find_edges
+from agentguard.chaos.causality.probe import FaultInjection, FaultKind, SiteFault
+from agentguard.chaos.causality.workload import WorkloadFunction, WorkloadRun, run_workload
 from agentguard.config.policy import format_validation_error, load_yaml
 from agentguard.errors import ConfigError
 from agentguard.plugins import import_function
@@ -140,3 +141,127 @@ def search_cycles(
 
 
 _ORDER = list(CycleStatus)
+
+
+WORKLOADS_PER_FAULT = 3
+"""Workloads of a fault in the first phase, and of a cluster in the second."""
+
+
+class ExperimentPlanner:
+    """Runner of single-fault experiments within a budget of runs.
+
+    Args:
+        workloads: name to workload.
+        repeats: runs of each experiment and of each workload without a fault.
+        delays_s: lengths of a delay, shortest first.
+        max_runs: greatest number of runs with a fault.
+        seed: seed of the draws; the runs of an experiment have the seeds of the runs without a fault.
+        on_run: callback after each run.
+
+    Attributes:
+        profiles: name of a workload to its runs without a fault.
+        edges: edges of all experiments so far.
+        runs: number of runs with a fault so far.
+    """
+
+    def __init__(
+        self,
+        workloads: Mapping[str, WorkloadFunction],
+        *,
+        repeats: int,
+        delays_s: Sequence[float],
+        max_runs: int,
+        seed: int,
+        on_run: Callable[[WorkloadRun], None] = lambda _: None,
+    ) -> None:
+        self._workloads = workloads
+        self._seeds = range(seed, seed + repeats)
+        self._delays_s = sorted(delays_s)
+        self._max_runs = max_runs
+        self._rng = random.Random(seed)  # noqa: S311 - not a secret
+        self._on_run = on_run
+        self._done: set[tuple[SiteFault, str]] = set()
+        self.edges: list[CausalEdge] = []
+        self.runs = 0
+        self.profiles = {
+            name: [run_workload(name, workload, one) for one in self._seeds]
+            for name, workload in workloads.items()
+        }
+
+    @property
+    def faults(self) -> list[SiteFault]:
+        """Faults that a workload reaches."""
+        return sorted(set().union(*(runs[0].faults for runs in self.profiles.values())))
+
+    def run(self) -> None:
+        """Execute the three phases, or the part of them that the budget permits."""
+        for fault in self.faults:
+            for workload in self._list_open_workloads(fault)[:WORKLOADS_PER_FAULT]:
+                self._experiment(fault, workload)
+        for cluster in cluster_faults(self.faults, self.edges):
+            candidates = list(self._list_open_experiments(cluster))
+            for fault, workload in self._rng.sample(candidates, min(len(candidates), WORKLOADS_PER_FAULT)):
+                self._experiment(fault, workload)
+        while self._has_budget() and (candidates := list(self._list_open_experiments(self.faults))):
+            scores = score_faults(self.edges)
+            weights = [1.01 - scores.get(fault, 0.5) for fault, _ in candidates]
+            self._experiment(*self._rng.choices(candidates, weights)[0])
+
+    def _has_budget(self) -> bool:
+        return self.runs + len(self._seeds) <= self._max_runs
+
+    def _list_open_workloads(self, fault: SiteFault) -> list[str]:
+        """Return the workloads that reach a fault; the first ones add the most sites."""
+        open_names = [
+            name
+            for name, runs in self.profiles.items()
+            if fault in runs[0].faults and (fault, name) not in self._done
+        ]
+        ordered: list[str] = []
+        covered: set[str] = set()
+        while open_names:
+            best = max(
+                open_names,
+                key=lambda name: (len(self._get_sites(name) - covered), -len(self._get_sites(name))),
+            )
+            ordered.append(best)
+            covered |= self._get_sites(best)
+            open_names.remove(best)
+        return ordered
+
+    def _get_sites(self, workload: str) -> set[str]:
+        return {path[-1] for path in self.profiles[workload][0].sizes}
+
+    def _list_open_experiments(self, faults: Sequence[SiteFault]) -> Iterator[tuple[SiteFault, str]]:
+        """Yield the experiments that are not done; a delay only at a site that another fault affects."""
+        affected = {edge.site for edge in self.edges}
+        for fault in faults:
+            if fault.kind is FaultKind.DELAY and fault.site not in affected:
+                continue
+            for workload in self._list_open_workloads(fault):
+                yield fault, workload
+
+    def _experiment(self, fault: SiteFault, workload: str) -> None:
+        """Inject a fault; lengthen a delay until it has an execution effect."""
+        self._done.add((fault, workload))
+        for delay_s in self._delays_s if fault.kind is FaultKind.DELAY else (0.0,):
+            if not self._has_budget():
+                return
+            edges = self._find_edges(fault, workload, delay_s)
+            self.edges += edges
+            if any(edge.effect is EffectKind.EXECUTION for edge in edges):
+                return
+
+    def _find_edges(self, fault: SiteFault, workload: str, delay_s: float) -> list[CausalEdge]:
+        profiles = self.profiles[workload]
+        # The start of a run has no load yet, and its end has no time for consequences.
+        start_s = 0.25 * min(run.duration_s for run in profiles)
+        injection = FaultInjection(fault=fault, start_s=start_s, delay_s=delay_s)
+        runs = []
+        for seed in self._seeds:
+            runs.append(run_workload(workload, self._workloads[workload], seed, [injection]))
+            self.runs += 1
+            self._on_run(runs[-1])
+        if not all(run.injected for run in runs):
+            return []
+        return find_edges(fault, profiles, runs, delay_s=delay_s)

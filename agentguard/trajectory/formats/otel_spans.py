@@ -7,13 +7,12 @@ OpenAI Agents SDK. Attributes may be flat, nested, or columns (``attributes.llm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode, parse_timestamp
 from agentguard.trajectory.formats._otel.message_values import decode_value
-from agentguard.trajectory.formats._otel.openai_agents import read_span_data
 from agentguard.trajectory.formats._otel.spans import (
     ATTRIBUTE_NAMES,
     ATTRIBUTE_PREFIXES,
@@ -24,6 +23,7 @@ from agentguard.trajectory.formats._otel.trace_collector import TraceCollector
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Record
+from agentguard.trajectory.usage import parse_usage
 
 _TRACE_ID = ("context.trace_id", "trace_id", "traceId", "context.traceId")
 _SPAN_ID = ("context.span_id", "span_id", "spanId", "context.spanId", "id")
@@ -183,3 +183,56 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 FORMAT = OtelSpans()
+
+
+def read_span_data(value: Any) -> dict[str, Any]:
+    """Return attributes for ``span_data``; empty if it is absent or of an unknown type."""
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or not isinstance(kind, str) or kind not in _READERS:
+        return {}
+    attributes = _READERS[kind](value)
+    return {name: item for name, item in attributes.items() if item not in (None, "", [], {})}
+
+
+def _read_model_call(data: Mapping[str, Any]) -> dict[str, Any]:
+    response = data.get("response")
+    response = response if isinstance(response, Mapping) else {}
+    usage = parse_usage(data.get("usage") or response.get("usage"))
+    return {
+        "openinference.span.kind": "LLM",
+        "gen_ai.response.model": data.get("model") or response.get("model"),
+        "gen_ai.response.id": data.get("response_id"),
+        "input.value": data.get("input"),
+        "output.value": data.get("output") or response.get("output"),
+        "gen_ai.usage.input_tokens": usage.prompt_tokens if usage else None,
+        "gen_ai.usage.output_tokens": usage.completion_tokens if usage else None,
+    }
+
+
+def _read_tool_call(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "openinference.span.kind": "TOOL",
+        "gen_ai.tool.name": data.get("name"),
+        "gen_ai.tool.call.arguments": data.get("input"),
+        "gen_ai.tool.call.result": data.get("output"),
+    }
+
+
+def _read_agent(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "openinference.span.kind": "AGENT",
+        "gen_ai.agent.name": data.get("name"),
+        "agent.data": dict(data),
+    }
+
+
+def _read_other(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {"openinference.span.kind": "CHAIN", "span_data": dict(data)}
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    **dict.fromkeys(("generation", "response"), _read_model_call),
+    "function": _read_tool_call,
+    "agent": _read_agent,
+    **dict.fromkeys(("handoff", "guardrail", "custom", "mcp_tools", "task", "turn"), _read_other),
+}

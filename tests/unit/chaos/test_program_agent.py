@@ -10,8 +10,8 @@ import pytest
 
 from agentguard._sync_async import run_sync
 from agentguard.chaos import Campaign, CampaignRunner, ExperimentResult
-from agentguard.chaos.fault_endpoint import ProgramTraffic, serve_traffic
 from agentguard.chaos.injection import FaultPlacement, InjectionBinding
+from agentguard.chaos.program_agent import ProgramTraffic, serve_traffic
 from agentguard.errors import ConfigError
 
 REFUND = {"key": "7", "amount": 12}

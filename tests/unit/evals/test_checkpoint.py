@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentguard.evals.checkpoint import EvaluationCheckpoint, build_checkpoint_name, compute_records_checksum
 from agentguard.evals.prediction import Prediction
+from agentguard.evals.runner import EvaluationCheckpoint, build_checkpoint_name, compute_records_checksum
 from tests.unit.evals.cases import record, records
 
 ONE = Prediction(

@@ -13,8 +13,8 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
 
 from agentguard.otlp import encoding
+from agentguard.otlp.encoding import encode_message
 from agentguard.otlp.model import OtlpSpan, SpanEvent
-from agentguard.otlp.protobuf import encode_message
 
 IDS = ("traceId", "spanId", "parentSpanId")
 REQUESTS: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from agentguard.detect.base import Finding
 from agentguard.judge.base import Question
 from agentguard.localize.base import Diagnosis, get_localizer_registry
-from agentguard.localize.llm.step_by_step import compute_first_yes_probabilities
+from agentguard.localize.llm.step_search import compute_first_yes_probabilities
 from agentguard.trajectory.model import ToolSpec, Trajectory
 from agentguard.verdict import Verdict
 from tests.unit.judge.judges import Said, TableJudge
