@@ -1,4 +1,4 @@
-"""Measure the built-in detectors on labelled runs; write their cards and the table in docs/detectors.md.
+"""Measure the built-in detectors on labelled runs; write cards and table of docs/detector-measurements.md.
 
     python tools/detector_cards.py NAME=PATH[,PATH...] ...
 
@@ -28,7 +28,7 @@ from agentguard.evals.statistics import wilson_interval
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
 
-DOCS_PAGE = Path(__file__).resolve().parents[1] / "docs" / "detectors.md"
+DOCS_PAGE = Path(__file__).resolve().parents[1] / "docs" / "detector-measurements.md"
 START, END = "<!-- cards: start -->\n", "<!-- cards: end -->\n"
 
 

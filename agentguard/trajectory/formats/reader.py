@@ -1,4 +1,4 @@
-"""Reader of recorded runs in any format: files, folders, streams and parsed objects; see docs/formats.md."""
+"""Reader of recorded runs in any format: files, folders, streams and objects; see docs/reading-runs.md."""
 
 from __future__ import annotations
 

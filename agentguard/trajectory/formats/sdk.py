@@ -1,4 +1,4 @@
-"""Building blocks of importers; see docs/formats.md.
+"""Building blocks of importers; see docs/custom-formats.md.
 
 - `JsonNode` reads fields; a wrong type is a FormatError that names the field.
 - `parse_chat` converts chat messages to steps, `parse_chat_turn` those of one turn, `add_tool_results` a turn

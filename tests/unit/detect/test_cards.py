@@ -9,7 +9,7 @@ from agentguard.trajectory.model import Annotation, Record
 from tests.unit.detect.builders import call, run, said
 from tools.detector_cards import END, START, measure_dataset, render_cards
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "detectors.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "detector-measurements.md"
 ROW = DetectorMeasurement(
     dataset="x",
     failed=40,

@@ -16,7 +16,7 @@ from agentguard.detect.runner import build_detectors
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "detectors.md").read_text(encoding="utf-8")
 ROWS = {
     cells[0].strip("`"): [cell.strip() for cell in cells[1:]]
-    for line in PAGE.split("## How often they fire")[0].splitlines()
+    for line in PAGE.splitlines()
     if line.startswith("| `")
     for cells in [[cell.strip() for cell in line.strip("|").split(" | ")]]
 }
