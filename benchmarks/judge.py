@@ -176,7 +176,7 @@ def main() -> None:
         if isinstance(info, CallError):
             raise SystemExit(f"{url}: {info.message}")
         journal = Journal(args.journal, info.version)
-        warm(server)
+        warm(server, args.arms if args.minutes else ())
         measured(server, cases, journal, args)
         fast = [throughput(server, cases, at_once) for at_once in args.at_once]
     found = summary(journal.rows([run.id for run, _ in cases], args.arms), args.arms)

@@ -108,13 +108,15 @@ class Server:
         return len(said["tokens"]) if isinstance(said, dict) and "tokens" in said else len(text) // 4
 
 
-def warm(server: Server) -> None:
-    """Compile the answer schemas of both procedures on the server before the measurement."""
+def warm(server: Server, arms: Sequence[str]) -> None:
+    """Compile the answer schemas of the procedures on the server before the measurement."""
     endpoint = server.endpoint()
+    asked = ({"role": "user", "content": "Answer with JSON."},)
     try:
-        TwoStage(endpoint).warm()
-        asked = ({"role": "user", "content": "Answer with JSON."},)
-        endpoint.loop.run(endpoint.generate_json(asked, build_text_schema(GUIDANCE), max_tokens=200))
+        if "published_two_stage" in arms:
+            TwoStage(endpoint).warm()
+        if "two_stage" in arms:
+            endpoint.loop.run(endpoint.generate_json(asked, build_text_schema(GUIDANCE), max_tokens=200))
         endpoint.loop.run(endpoint.select_label(asked, ("A", "B")))
     finally:
         endpoint.close()

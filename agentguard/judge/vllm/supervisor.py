@@ -311,7 +311,13 @@ class VllmSupervisor:
             self._on_status(self._status)
 
 
-_ERROR_LINE: Final = re.compile(r"(?:\b[A-Z]\w*(?:Error|Exception)|\berror): \S.*")
+_ERROR: Final = re.compile(r"(?:\b[A-Z]\w*(?:Error|Exception)|\berror):\s+\S.*")
+_HARMLESS_LINE: Final = re.compile(r"^(?:\([^)]*\) )?(?:DEBUG|INFO|WARNING)\b.*$", re.MULTILINE)
+"""Line below the level ERROR; a warning can name an error that has not happened."""
+
+_LINE_PREFIX: Final = re.compile(r"^\([^)]*\) (?:ERROR \S+ \S+ \S+\] ?)?", re.MULTILINE)
+"""Process name, and level, time and place of an error."""
+
 _CONSEQUENCES: Final = ("Engine core initialization failed", "EngineCore encountered an issue")
 """Errors of the API server, which only report that its engine has failed."""
 
@@ -322,8 +328,10 @@ def find_log_error(log: str) -> str:
     """Return the last error in a log that is not the consequence of another; empty without an error.
 
     It is the text after process name, level and time, e.g. ``ValueError: ...`` or vLLM's own message for an
-    unknown argument, ``error: unrecognized arguments: --typo``.
+    unknown argument, ``error: unrecognized arguments: --typo``. A message that begins on the next line is
+    included.
     """
-    errors = [match.group() for match in map(_ERROR_LINE.search, log.splitlines()) if match]
-    causes = [error for error in errors if not any(text in error for text in _CONSEQUENCES)]
+    text = _LINE_PREFIX.sub("", _HARMLESS_LINE.sub("", log))
+    errors = [" ".join(error.split()) for error in _ERROR.findall(text)]
+    causes = [error for error in errors if not any(phrase in error for phrase in _CONSEQUENCES)]
     return causes[-1][:_MAX_CHARACTERS] if causes else ""

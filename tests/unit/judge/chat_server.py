@@ -138,7 +138,8 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/tokenize":
             self.script.clients.add(self.client_address)
-            known = {"count": 1, "tokens": [_FIRST_ID + ord(body["prompt"]) - 65], "token_strs": None}
+            tokens = [_FIRST_ID + ord(character) - 65 for character in body["prompt"]]
+            known = {"count": len(tokens), "tokens": tokens, "token_strs": None}
             self.reply(*((200, known) if self.script.tokenize else (404, {"detail": "Not Found"})))
             return
         with self.script.lock:

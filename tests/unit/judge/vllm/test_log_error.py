@@ -12,6 +12,16 @@ ENGINE = """\
 (EngineCore pid=7) ERROR 11-23 07:00:00 core.py:900] ValueError: retention is set but has no effect.
 (APIServer pid=6) RuntimeError: Engine core initialization failed. See root cause above.
 """
+SPAWN = """\
+(APIServer pid=6) WARNING 11-26 00:58:55 [system_utils.py:255] fd limit errors like `OSError: [Errno 24] Open`.
+(APIServer pid=6) INFO 11-26 00:58:56 [core.py:1] No error: all is well.
+    raise RuntimeError('''
+RuntimeError: 
+        An attempt has been made to start a new process.
+
+(APIServer pid=6) INFO 11-26 00:59:30 [utils.py:628] [shutdown] Process manager: send sigterm
+(APIServer pid=6) RuntimeError: Engine core initialization failed. See root cause above.
+"""  # noqa: W291
 USAGE = "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --typo\n"
 
 
@@ -20,6 +30,7 @@ USAGE = "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments
     [
         (ENGINE, "ValueError: retention is set but has no effect."),
         (USAGE, "error: unrecognized arguments: --typo"),
+        (SPAWN, "RuntimeError: An attempt has been made to start a new process."),
         ("torch.OutOfMemoryError: CUDA out of memory.", "OutOfMemoryError: CUDA out of memory."),
         ("INFO started\n", ""),
         ("", ""),
