@@ -26,6 +26,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from agentguard.detect.run_view import RunView
 from agentguard.detect.runner import IncrementalRunner
@@ -182,11 +183,18 @@ def main() -> None:
             continue
         rows.append(summarize(replay_agent(records, args.risk), name or places))
         print(json.dumps(rows[-1]) if args.json else format_row(rows[-1]), flush=True)
-    for arm in ARMS:
-        shares = [[row[f"{arm}_{outcome}"]["share"] for row in rows] for outcome in ("failed", "passed")]  # type: ignore[index]
-        if rows:
-            failed, passed = (statistics.mean(one) for one in shares)
-            print(f"macro average, {arm}: failed {failed:.3f}, passed {passed:.3f}")
+    for arm in ARMS if rows else ():
+        cells = {outcome: [row[f"{arm}_{outcome}"] for row in rows] for outcome in ("failed", "passed")}
+        shown = ", ".join(f"{outcome} {format_macro_average(several)}" for outcome, several in cells.items())
+        print(f"macro average, {arm}: {shown}")
+
+
+def format_macro_average(cells: Sequence[Any]) -> str:
+    """Return the mean share of the agents with its 95 % interval, for runs drawn within each agent."""
+    shares = [cell["count"] / cell["n"] for cell in cells]
+    variance = sum(share * (1 - share) / cell["n"] for share, cell in zip(shares, cells, strict=True))
+    mean, margin = statistics.mean(shares), 1.96 * variance**0.5 / len(cells)
+    return f"{mean:.3f} [{max(0.0, mean - margin):.3f}, {min(1.0, mean + margin):.3f}]"
 
 
 def format_row(row: dict[str, object]) -> str:

@@ -35,7 +35,8 @@ def _dtype() -> str:
     return "bfloat16" if "amx_bf16" in flags or "avx512_bf16" in flags else "float32"
 
 
-CPU_FLAGS = ("--dtype", _dtype(), "--max-num-seqs", "8", "--enforce-eager")
+CPU_TYPE = _dtype()
+CPU_FLAGS = ("--dtype", CPU_TYPE, "--max-num-seqs", "8", "--enforce-eager")
 # vLLM reserves a core for its engine, which is half of a small machine.
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 # Agents call tools: without a parser vLLM refuses every request with tools.

@@ -189,7 +189,11 @@ def _choose_flags(
 
 def _choose_chat_flags(installation: VllmInstallation, model: ModelFacts) -> Iterator[ServerFlag]:
     yield ServerFlag("--enable-prompt-tokens-details", None, "answers report their prefix cache hits")
-    yield ServerFlag("--enable-prefix-caching", None, "all questions about a run share one read of it")
+    if installation.is_cpu and model.attention is Attention.STATE_SPACE:
+        reason = "the CPU's Mamba layers fail when the cache keeps a state inside of a prompt"
+        yield ServerFlag("--no-enable-prefix-caching", None, reason)
+    else:
+        yield ServerFlag("--enable-prefix-caching", None, "all questions about a run share one read of it")
     if installation.is_cpu:
         yield ServerFlag(
             "--block-size", str(_CPU_BLOCK_SIZE), "the CPU's default of 128 caches less of a run"

@@ -10,25 +10,32 @@ from typing import Any, Final
 
 import orjson
 
-_RECURRENT_LAYERS: Final = ("linear_attention", "mamba", "mamba2", "ssm", "recurrent")
-_RECURRENT_KEYS: Final = (
+_STATE_SPACE_LAYERS: Final = ("mamba", "mamba2", "ssm")
+_STATE_SPACE_KEYS: Final = (
     "hybrid_override_pattern",
     "layers_block_type",
-    "linear_num_key_heads",
     "mamba_d_state",
     "mamba_num_heads",
     "ssm_cfg",
     "state_size",
 )
-"""Keys of configurations with Mamba or linear-attention layers (Jamba, Nemotron-H, Qwen3-Next, Falcon-H1)."""
+"""Keys of configurations with Mamba layers (Jamba, Nemotron-H, Falcon-H1, Granite 4)."""
+
+_RECURRENT_LAYERS: Final = ("linear_attention", "recurrent", "conv")
+_RECURRENT_KEYS: Final = ("linear_num_key_heads",)
+"""Keys of configurations with layers of linear attention (Qwen3-Next)."""
 
 
 class Attention(StrEnum):
-    """Kind of a model's attention layers, as far as the prefix cache depends on it."""
+    """Kind of a model's layers, as far as the prefix cache depends on it.
+
+    ``STATE_SPACE`` has Mamba layers; ``RECURRENT`` has linear attention or short convolutions (LFM2).
+    """
 
     FULL = "full"
     SLIDING = "sliding"
     RECURRENT = "recurrent"
+    STATE_SPACE = "state_space"
     UNKNOWN = "unknown"
 
 
@@ -75,8 +82,12 @@ def classify_attention(config: Mapping[str, Any]) -> Attention:
     """Return the kind of attention that a model's configuration describes."""
     kinds = config.get("layer_types")
     layers = [str(kind) for kind in kinds] if isinstance(kinds, list) else []
-    if any(kind in _RECURRENT_LAYERS for kind in layers) or any(config.get(key) for key in _RECURRENT_KEYS):
-        return Attention.RECURRENT
+    for attention, names, keys in (
+        (Attention.STATE_SPACE, _STATE_SPACE_LAYERS, _STATE_SPACE_KEYS),
+        (Attention.RECURRENT, _RECURRENT_LAYERS, _RECURRENT_KEYS),
+    ):
+        if any(kind in names for kind in layers) or any(config.get(key) for key in keys):
+            return attention
     if layers:
         return Attention.SLIDING if "sliding_attention" in layers else Attention.FULL
     uses_window = config.get("sliding_window") is not None and config.get("use_sliding_window") is not False

@@ -55,6 +55,7 @@ def test_extra_arguments_come_last() -> None:
         (Attention.FULL, CPU, None),
         (Attention.FULL, GPU, None),
         (Attention.RECURRENT, GPU, None),
+        (Attention.STATE_SPACE, GPU, None),
         (Attention.UNKNOWN, GPU, None),
         (Attention.SLIDING, CPU, "32"),
         (Attention.SLIDING, GPU, "128"),
@@ -92,8 +93,10 @@ def test_model_with_thinking_switch_answers_at_once_by_default() -> None:
         ({"layer_types": ["sliding_attention", "full_attention"]}, Attention.SLIDING),
         ({"layer_types": ["full_attention"], "sliding_window": 4096}, Attention.FULL),
         ({"layer_types": ["linear_attention", "full_attention"]}, Attention.RECURRENT),
-        ({"hybrid_override_pattern": "M-M*"}, Attention.RECURRENT),
-        ({"mamba_d_state": 16, "num_hidden_layers": 2}, Attention.RECURRENT),
+        ({"layer_types": ["conv", "full_attention"], "conv_L_cache": 3}, Attention.RECURRENT),
+        ({"hybrid_override_pattern": "M-M*"}, Attention.STATE_SPACE),
+        ({"mamba_d_state": 16, "num_hidden_layers": 2}, Attention.STATE_SPACE),
+        ({"layer_types": ["mamba", "attention"], "mamba_n_heads": 4}, Attention.STATE_SPACE),
     ],
 )
 def test_attention_is_read_from_the_configuration(config: dict[str, object], attention: Attention) -> None:
