@@ -17,6 +17,7 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
     "integration",
     group="agentguard.integrations",
     builtin={
+        "claude_agent_query": "agentguard.integrations.claude_agent_sdk.query:query_with_rollback",
         "claude_agent_sdk": "agentguard.integrations.claude_agent_sdk.hooks:build_guarded_options",
         "crewai": "agentguard.integrations.crewai.llm:build_guarded_llm",
         "google_adk": "agentguard.integrations.google_adk.plugin:GuardPlugin",
@@ -92,6 +93,10 @@ class IntegrationMethods:
     def claude_agent_sdk(self, options: Any = None, **settings: Any) -> Any:
         """Return options with hooks; see `agentguard.integrations.claude_agent_sdk.hooks`."""
         return self.integrate("claude_agent_sdk", options, **settings)
+
+    def claude_agent_query(self, prompt: str, options: Any = None, **settings: Any) -> Any:
+        """Query with rollbacks; see `agentguard.integrations.claude_agent_sdk.query.query_with_rollback`."""
+        return self.integrate("claude_agent_query", prompt, options, **settings)
 
     @property
     def openai_agents(self) -> Any:

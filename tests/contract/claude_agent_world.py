@@ -23,6 +23,11 @@ PREFIX = f"mcp__{SERVER}__"
 OFFLINE = {"ANTHROPIC_API_KEY": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
 
+def claude_agent_query(guard: Guard, played: ContractRun, **settings: Any) -> None:
+    """Run an agent of the SDK by the query with rollbacks."""
+    asyncio.run(_run_agent(guard, played, None, settings, can_roll_back=True))
+
+
 def claude_agent_sdk(guard: Guard, played: ContractRun, *, denial: Any = None, **settings: Any) -> None:
     """Run an agent of the SDK, with its tools as an MCP server of the SDK.
 
@@ -35,7 +40,9 @@ def claude_agent_sdk(guard: Guard, played: ContractRun, *, denial: Any = None, *
     asyncio.run(_run_agent(guard, played, denial, settings))
 
 
-async def _run_agent(guard: Guard, played: ContractRun, denial: Any, settings: dict[str, Any]) -> None:
+async def _run_agent(
+    guard: Guard, played: ContractRun, denial: Any, settings: dict[str, Any], *, can_roll_back: bool = False
+) -> None:
     from claude_agent_sdk import (
         ClaudeAgentOptions,
         HookMatcher,
@@ -69,10 +76,13 @@ async def _run_agent(guard: Guard, played: ContractRun, denial: Any, settings: d
                 "ANTHROPIC_BASE_URL": server.url.removesuffix("/v1"),
             },
         )
-        guarded = guard.claude_agent_sdk(
-            options, on_run=played.sessions.append, tools={SERVER: [book, find]}, **settings
+        settings |= {"on_run": played.sessions.append, "tools": {SERVER: [book, find]}}
+        messages = (
+            guard.claude_agent_query(TASK, options, **settings)
+            if can_roll_back
+            else query(prompt=TASK, options=guard.claude_agent_sdk(options, **settings))
         )
-        async for received in query(prompt=TASK, options=guarded):
+        async for received in messages:
             if isinstance(received, ResultMessage):
                 played.answer = received.result or ""
 

@@ -10,9 +10,10 @@ import pytest
 from agentguard.guard import Guard
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_store import EffectState
-from agentguard.testing.contracts.integrations import ContractRun
+from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.testing.contracts.integrations import CHECKS, ContractRun
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
-from tests.contract.claude_agent_world import PREFIX, claude_agent_sdk
+from tests.contract.claude_agent_world import PREFIX, claude_agent_query, claude_agent_sdk
 from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 
 pytest.importorskip("claude_agent_sdk")
@@ -109,7 +110,6 @@ def test_person_approves_a_repeated_call() -> None:
 def test_failure_of_the_guard_follows_the_policy(
     on_guard_error: Any, bookings: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentguard.recover.recovery_policy import RecoveryPolicy
     from agentguard.runtime.session import Session
 
     def fail(*_: Any) -> None:
@@ -119,3 +119,48 @@ def test_failure_of_the_guard_follows_the_policy(
     guard = Guard(localizer="first_finding", recover=RecoveryPolicy(on_guard_error=on_guard_error))
     run = play(guard, ("book", {"seat": 4}), "Done.")
     assert run.bookings == bookings
+
+
+_OTHER_IN_THE_SDK = {
+    "check_healthy_run_unchanged": "the names of tools have the prefix of their server",
+    "check_rejected_call_not_executed": "the SDK calls no hook before the call of an unknown tool",
+    "check_effect_executed_once": "before the first turn, the correction is a part of the task's message",
+}
+
+
+@pytest.mark.parametrize(
+    "check",
+    [one for one in CHECKS if one.__name__ not in _OTHER_IN_THE_SDK],
+    ids=lambda check: check.__name__,
+)
+def test_query_with_rollback_satisfies_the_contract(check: Any) -> None:
+    check(claude_agent_query)
+
+
+def play_query(policy: RecoveryPolicy, *answers: Any) -> ContractRun:
+    """Run the query with rollbacks; `find` finds nothing."""
+    run = ContractRun({"own": list(answers)}, ["nothing found"] * 20)
+    guard = Guard(localizer="first_finding", recover=policy)
+    guard.tool(effect="write")(run.book)
+    guard.tool(effect="read")(run.find)
+    claude_agent_query(guard, run)
+    return run
+
+
+def test_rollback_removes_turns_from_the_requests_and_keeps_the_earlier_ones() -> None:
+    answers = [("book", {"seat": 4}), *[("find", {"where": "aisle"})] * 3, "There is none."]
+    run = play_query(RecoveryPolicy(on_fail="rollback"), *answers)
+    assert [len(request.tool_results) for request in run.requests] == [0, 1, 2, 3, 2]
+    assert "rolled back to this point" in run.requests[-1].user_texts[-1]
+    assert (run.answer, run.bookings, len(run.sessions)) == ("There is none.", {4: 1}, 1)
+    assert [branch.fork_step for branch in run.session.run.branches] == [3]
+    assert run.session.has_ended
+
+
+def test_restart_begins_another_conversation_with_the_failure_in_its_task() -> None:
+    answers = [*[("find", {"where": "aisle"})] * 3, "There is none."]
+    run = play_query(RecoveryPolicy(on_fail="restart"), *answers)
+    assert [one.plan.strategy for one in run.session.recoveries] == ["restart"]
+    assert run.requests[-1].tool_results == []
+    assert "repeated the call" in run.requests[-1].user_texts[-1]
+    assert len(run.sessions) == 1

@@ -63,6 +63,7 @@ def test_every_built_in_integration_has_a_world() -> None:
     assert rest == {
         "langgraph_tools",  # part of langgraph
         "claude_agent_sdk",  # hooks; test_claude_agent_sdk.py
+        "claude_agent_query",  # the same with rollbacks
     }
 
 

@@ -8,7 +8,8 @@ The agent's process calls a hook and waits for its output:
 - ``Stop`` judges the last message; a refused end continues the run.
 - ``UserPromptSubmit`` begins a run. Each sub-agent has its own run.
 
-Hooks cannot remove turns, so no recovery rolls back. They do not get the texts of turns with calls.
+Hooks cannot remove turns. `agentguard.integrations.claude_agent_sdk.query` can: it forks the SDK's session.
+Hooks do not get the texts of turns with calls.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from pydantic import TypeAdapter
 
 from agentguard import _sync_async
 from agentguard.errors import RecoveryError
+from agentguard.recover.actions import Restart, Rewind
 from agentguard.recover.agent_messages import format_call_refusal
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
+from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import ToolEffect, read_stated_effect
 from agentguard.runtime.duplicate_calls import find_equal_call
 from agentguard.runtime.session import Session, aend_session
@@ -58,11 +61,15 @@ def build_guarded_options(
         options: options of the agent.
         settings: arguments of `ClaudeAgentHooks`.
     """
-    own = options if options is not None else ClaudeAgentOptions()
-    hooks = ClaudeAgentHooks(guard, **settings).build_matchers()
-    for event, matchers in (own.hooks or {}).items():
-        hooks[event] = [*hooks.get(event, []), *matchers]
-    return replace(own, hooks=hooks)
+    return add_hooks(options, ClaudeAgentHooks(guard, **settings))
+
+
+def add_hooks(options: ClaudeAgentOptions | None, hooks: ClaudeAgentHooks) -> ClaudeAgentOptions:
+    """Return a copy of the options with the guard's hooks before those of the agent."""
+    own, matchers = options if options is not None else ClaudeAgentOptions(), hooks.build_matchers()
+    for event, of_agent in (own.hooks or {}).items():
+        matchers[event] = [*matchers.get(event, []), *of_agent]
+    return replace(own, hooks=matchers)
 
 
 @dataclass(kw_only=True)
@@ -86,6 +93,21 @@ class _HookedRun:
     denials: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRollback:
+    """Rollback that the caller of the SDK executes after the agent's process has ended.
+
+    Attributes:
+        session: session of the run.
+        to_step: number of steps to keep; None for a restart.
+        text: messages for the model.
+    """
+
+    session: Session
+    to_step: int | None
+    text: str
+
+
 class ClaudeAgentHooks:
     """Hooks of all runs of one agent.
 
@@ -96,6 +118,10 @@ class ClaudeAgentHooks:
         ask: called with a question when a person must decide; may be a coroutine function.
         tools: tools of the SDK's own MCP servers, by the name of the server. Their schemas and annotations
             then apply; the policy's declarations take precedence.
+        can_roll_back: whether the caller executes `pending_rollback`.
+
+    Attributes:
+        pending_rollback: rollback of the main agent's run, which the caller takes.
     """
 
     def __init__(
@@ -106,13 +132,24 @@ class ClaudeAgentHooks:
         on_run: Callable[[Session], None] | None = None,
         ask: AskCallback | None = None,
         tools: Mapping[str, Sequence[Any]] | None = None,
+        can_roll_back: bool = False,
     ) -> None:
+        self.pending_rollback: PendingRollback | None = None
+        self._can_roll_back = can_roll_back
+        self._resumed_run: _HookedRun | None = None
         self._guard, self._name, self._on_run, self._ask = guard, name, on_run, ask
         self._specs = build_tool_specs(tools or {})
         self._effects: dict[str, ToolEffect] = {
             tool: effect for tool, effect in read_effects(tools or {}).items() if tool not in guard.tools
         }
         self._runs: dict[tuple[str, str], _HookedRun] = {}
+
+    def take_rollback(self) -> PendingRollback | None:
+        """Return the pending rollback; the next prompt of any conversation continues its run."""
+        rollback, self.pending_rollback = self.pending_rollback, None
+        if rollback is not None:
+            self._resumed_run = next(run for run in self._runs.values() if run.session is rollback.session)
+        return rollback
 
     def build_matchers(self) -> dict[Any, list[HookMatcher]]:
         """Return the hooks as the option ``hooks`` of the SDK."""
@@ -148,6 +185,9 @@ class ClaudeAgentHooks:
 
     async def _begin_run(self, given: Mapping[str, Any]) -> dict[str, Any]:
         key = (str(given.get("session_id")), "")
+        if self._resumed_run is not None:
+            self._runs[key], self._resumed_run = self._resumed_run, None
+            return {}
         earlier = self._runs.get(key)
         if earlier is not None:
             earlier.session.end(is_refusable=False)
@@ -227,7 +267,7 @@ class ClaudeAgentHooks:
             run.session.commit(replace(self._build_turn(*calls), observations=seen))
         plan = run.session.check_boundary()
         texts = await acollect_messages(run.session, plan, ask_person=self._ask) if plan is not None else []
-        if (stop := _build_stop(run.session)) is not None:
+        if (stop := _build_stop(run.session) or self._plan_rollback(run.session, plan, texts)) is not None:
             return stop
         output = {"hookEventName": "PostToolBatch", "additionalContext": "\n".join(texts)}
         return {"hookSpecificOutput": output} if texts else {}
@@ -243,7 +283,21 @@ class ClaudeAgentHooks:
         if plan is None or session.stop_reason is not None:
             return {}
         texts = await acollect_messages(session, plan, ask_person=self._ask)
-        return {"decision": "block", "reason": "\n".join(texts)}
+        rollback = self._plan_rollback(session, plan, texts)
+        return rollback or {"decision": "block", "reason": "\n".join(texts)}
+
+    def _plan_rollback(
+        self, session: Session, plan: RecoveryPlan | None, texts: Sequence[str]
+    ) -> dict[str, Any] | None:
+        """Return the output that ends the process for a rollback; None if the plan removes no turn."""
+        for action in plan.actions if plan is not None else ():
+            if isinstance(action, Rewind | Restart):
+                to_step = action.to_step if isinstance(action, Rewind) else None
+                self.pending_rollback = PendingRollback(
+                    session=session, to_step=to_step, text="\n".join(texts)
+                )
+                return {"continue_": False, "stopReason": "[guard] The run is rolled back."}
+        return None
 
     def _build_turn(self, *calls: ToolCall) -> Step:
         return Step(index=0, source=Source.AGENT, agent=self._name, content="", tool_calls=calls)
@@ -262,7 +316,10 @@ class ClaudeAgentHooks:
             tools=self._specs,
             extra={"claude_agent_sdk": {"session_id": key[0], **({"agent_id": key[1]} if key[1] else {})}},
         )
-        can = Capabilities(reject=True, escalate=self._ask is not None)
+        can_truncate = self._can_roll_back and not key[1]  # the SDK forks sessions, not sub-agents
+        can = Capabilities(
+            reject=True, truncate=can_truncate, restart=can_truncate, escalate=self._ask is not None
+        )
         session = self._guard.session(meta, can)
         for tool, effect in self._effects.items():
             session.ledger.declare_tool(tool, effect)
