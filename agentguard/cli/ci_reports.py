@@ -137,10 +137,14 @@ def write_markdown(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str
         ]
         lines.append("")
     if shown := [run for run in runs if run.verdict is not Verdict.NO_FAILURE_FOUND]:
-        lines += ["| run | verdict | p(failed) | root cause | kind | reason |", "|---|---|---:|---|---|---|"]
+        lines += [
+            "| run | verdict | p(failed) | root cause | kind | code | detector | reason |",
+            "|---|---|---:|---|---|---|---|---|",
+        ]
         lines += [
             f"| `{_code(run.file or run.run_id)}` | {run.verdict.label} | {run.probability:.2f} "
-            f"| {_cell(run.step_label)} | {_cell(run.cause)} | {_cell(run.reason)} |"
+            f"| {_cell(run.step_label)} | {_cell(run.cause)} | {_cell(next(iter(run.codes), ''))} "
+            f"| {_cell(next(iter(run.detectors), ''))} | {_cell(run.reason)} |"
             for run in shown
         ]
         lines.append("")
@@ -161,8 +165,12 @@ def _get_rule_id(run: RunSummary) -> str:
 
 
 def _build_rule(rule_id: str) -> dict[str, Any]:
-    title = "Failed run" if rule_id == _UNNAMED_RULE else TaxonomyCatalog.load().get_title(rule_id)
-    return {"id": rule_id, "shortDescription": {"text": title}}
+    catalog = TaxonomyCatalog.load()
+    title = "Failed run" if rule_id == _UNNAMED_RULE else catalog.get_title(rule_id)
+    rule = {"id": rule_id, "shortDescription": {"text": title}}
+    # A plug-in detector may have codes that no taxonomy lists.
+    codes = catalog.find_codes(rule_id)
+    return rule | ({"fullDescription": {"text": codes[0].definition}} if codes else {})
 
 
 def _build_result(run: RunSummary, rule_ids: Sequence[str]) -> dict[str, Any]:
@@ -193,6 +201,7 @@ def _build_result(run: RunSummary, rule_ids: Sequence[str]) -> dict[str, Any]:
             "probability": round(run.probability, 4),
             "basis": run.basis,
             "agent": sanitize(run.agent),
+            "detectors": [sanitize(name) for name in run.detectors],
         },
     }
 
@@ -203,12 +212,18 @@ def _build_uri(file: str) -> str:
 
 
 def _describe_run(run: RunSummary) -> str:
-    return ", ".join(part for part in (run.step_label, run.cause) if part) or run.verdict.label
+    code = f" ({run.codes[0]})" if run.codes else ""
+    return ", ".join(part for part in (run.step_label, f"{run.cause}{code}") if part) or run.verdict.label
 
 
 def _build_text(run: RunSummary) -> str:
-    """Return step, kind, reason and correction in sentences, on one line."""
-    parts = [_describe_run(run), run.reason, run.correction if run.support is StepSupport.ROOT_CAUSE else ""]
+    """Return step, kind, reason, correction and detectors in sentences, on one line."""
+    parts = [
+        _describe_run(run),
+        run.reason,
+        run.correction if run.support is StepSupport.ROOT_CAUSE else "",
+        f"Detector: {', '.join(run.detectors)}" if run.detectors else "",
+    ]
     return to_one_line(". ".join(part.strip().rstrip(".") for part in parts if part.strip()), _MAX_TEXT) + "."
 
 

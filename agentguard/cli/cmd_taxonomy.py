@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -68,15 +69,27 @@ def list_(taxonomies: Folders = None, json: Json = False) -> None:
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="Taxonomy, or a code such as mast:step_repetition.")],
+    name: Annotated[str, typer.Argument(help="Taxonomy, or code or title of a kind of failure.")],
     taxonomies: Folders = None,
     json: Json = False,
 ) -> None:
-    """Show a taxonomy with its codes, or one code with its mappings."""
+    """Show a taxonomy with its codes, or a kind of failure with its mappings.
+
+    Several taxonomies may have kinds with the same title; the command then shows each of them.
+    """
     catalogue = _load_taxonomies(taxonomies)
     if ":" in name:
         code = catalogue.get_code(name)
         print_json(_code_to_dict(code), is_indented=True) if json else _show_code(code, catalogue)
+        return
+    if name not in catalogue.names():
+        codes = catalogue.find_codes(name)
+        if not codes:
+            _raise_unknown_kind(name, catalogue)
+        if json:
+            print_json({"codes": [_code_to_dict(code) for code in codes]}, is_indented=True)
+        for code in () if json else codes:
+            _show_code(code, catalogue)
         return
     taxonomy = catalogue.get_taxonomy(name)
     if json:
@@ -91,6 +104,17 @@ def show(
         )
     else:
         _show_taxonomy(taxonomy)
+
+
+def _raise_unknown_kind(name: str, catalogue: TaxonomyCatalog) -> NoReturn:
+    titles = {code.title.casefold(): code.title for taxonomy in catalogue for code in taxonomy.codes}
+    similar = get_close_matches(name.casefold(), [*titles, *catalogue.names()], n=3)
+    names = " or ".join(repr(titles.get(one, one)) for one in similar)
+    suggestion = f"did you mean {names}? " if similar else ""
+    raise TaxonomyError(
+        f"no taxonomy and no kind of failure is named {name!r}",
+        hint=f"{suggestion}the taxonomies are: {', '.join(catalogue.names())}",
+    )
 
 
 def map_(

@@ -137,6 +137,8 @@ def _build_root_cause(
     grid.add_row(support.value, description)
     if first.codes:
         grid.add_row("kind", _format_codes(first.codes))
+    if first.detectors and support is not StepSupport.CANDIDATE:
+        grid.add_row("detector", Text(", ".join(first.detectors)))
     if first.reason and support is not StepSupport.CANDIDATE:
         grid.add_row("reason", Text(to_one_line(first.reason, 400)))
     width = max(40, min(console.width, 160) - 19)

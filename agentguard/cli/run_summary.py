@@ -62,6 +62,7 @@ class RunSummary:
         reason: explanation in one sentence.
         correction: corrective message.
         support: support for the step.
+        detectors: detectors whose findings explain the step, most decisive first.
         shares_file: True if the file has other runs, so that its name does not identify the run.
     """
 
@@ -78,6 +79,7 @@ class RunSummary:
     reason: str = ""
     correction: str = ""
     support: StepSupport | None = None
+    detectors: tuple[str, ...] = ()
     shares_file: bool = False
 
     @classmethod
@@ -99,6 +101,7 @@ class RunSummary:
             reason="" if first is None else first.reason,
             correction="" if first is None else first.correction,
             support=rate_first_hypothesis(diagnosis),
+            detectors=() if first is None else first.detectors,
         )
 
     @property
@@ -145,6 +148,8 @@ class RunGroup:
         runs: number of runs.
         verdicts: number of runs by verdict.
         agents: agents of the root-cause steps, most frequent first.
+        codes: first codes of these steps, most frequent first.
+        detectors: first detectors of these steps, most frequent first.
         example: the run that is most probably failed.
     """
 
@@ -152,6 +157,8 @@ class RunGroup:
     runs: int
     verdicts: Counter[Verdict]
     agents: tuple[str, ...]
+    codes: tuple[str, ...]
+    detectors: tuple[str, ...]
     example: RunSummary
 
 
@@ -231,11 +238,16 @@ def _get_group_name(run: RunSummary, key: GroupKey) -> str:
 
 
 def _build_group(name: str, runs: Sequence[RunSummary]) -> RunGroup:
-    agents = Counter(run.agent for run in runs if run.agent)
     return RunGroup(
         name=name,
         runs=len(runs),
         verdicts=Counter(run.verdict for run in runs),
-        agents=tuple(agent for agent, _ in agents.most_common(3)),
+        agents=_list_most_frequent(run.agent for run in runs),
+        codes=_list_most_frequent(run.codes[0] for run in runs if run.codes),
+        detectors=_list_most_frequent(run.detectors[0] for run in runs if run.detectors),
         example=max(runs, key=lambda run: run.probability),
     )
+
+
+def _list_most_frequent(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(value for value, _ in Counter(value for value in values if value).most_common(3))

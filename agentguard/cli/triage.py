@@ -29,7 +29,8 @@ _MAX_REASON: Final = 90
 _MIN_WIDTHS: Final = {"steps": 5, "verdict": max(len(one.label) for one in Verdict), "p(failed)": 9}
 """Columns that a narrow terminal does not cut."""
 _MIN_REASON_WIDTH: Final = 140  # a narrower terminal would cut the other columns
-_MIN_AGENT_WIDTH: Final = 100  # the same, for the numbers of steps and the agents
+_MIN_AGENT_WIDTH: Final = 100  # the same, for the numbers of steps, the agents and the detectors
+_MIN_CODE_WIDTH: Final = 160  # the same, for the codes, and for the detector of each run
 
 
 def render_triage(console: Console, runs: Sequence[RunSummary], selection: RunSelection) -> None:
@@ -40,11 +41,14 @@ def render_triage(console: Console, runs: Sequence[RunSummary], selection: RunSe
     if selection.group_by is not None:
         groups = group_runs(chosen, selection.group_by)
         columns = (str(selection.group_by), "runs", "failed")
-        parts += [Text(), _build_group_table(groups[: selection.limit], columns)]
+        parts += [Text(), _build_group_table(groups[: selection.limit], columns, console.width)]
         hidden = len(groups) - len(groups[: selection.limit])
     else:
         if causes := find_top_causes(runs):
-            parts += [Text(), _build_group_table(causes[:_MAX_CAUSES], ("top causes", "failed"))]
+            parts += [
+                Text(),
+                _build_group_table(causes[:_MAX_CAUSES], ("top causes", "failed"), console.width),
+            ]
         if len(causes) > _MAX_CAUSES:
             parts.append(Text(f"{len(causes) - _MAX_CAUSES} more causes; --group-by cause shows all", "dim"))
         shown = chosen[: selection.limit]
@@ -58,10 +62,11 @@ def render_triage(console: Console, runs: Sequence[RunSummary], selection: RunSe
     console.print(Group(*parts))
 
 
-def _build_group_table(groups: Sequence[RunGroup], columns: Sequence[str]) -> Table:
+def _build_group_table(groups: Sequence[RunGroup], columns: Sequence[str], width: int) -> Table:
     """Build a table of groups; the columns are a title and the counts to show."""
     table = _new_table()
-    for name in (*columns, "agents", "example"):
+    has_codes, has_detectors = width >= _MIN_CODE_WIDTH, width >= _MIN_AGENT_WIDTH
+    for name in (*columns, *["code"] * has_codes, *["detectors"] * has_detectors, "agents", "example"):
         justify: Literal["left", "right"] = "right" if name in ("runs", "failed") else "left"
         table.add_column(name, justify=justify, no_wrap=name != "agents")
     for group in groups:
@@ -69,6 +74,8 @@ def _build_group_table(groups: Sequence[RunGroup], columns: Sequence[str]) -> Ta
         table.add_row(
             Text(to_one_line(group.name, 60)),
             *(str(counts[name]) for name in columns[1:]),
+            *([Text(", ".join(group.codes))] * has_codes),
+            *([Text(", ".join(group.detectors))] * has_detectors),
             Text(", ".join(to_one_line(agent, 24) for agent in group.agents)),
             Text(to_one_line(group.example.place, _MAX_PLACE)),
         )
@@ -78,9 +85,10 @@ def _build_group_table(groups: Sequence[RunGroup], columns: Sequence[str]) -> Ta
 def _build_run_table(runs: Sequence[RunSummary], width: int) -> Table:
     """Build a table with one row a run; a narrow one leaves out the numbers of steps and the agents."""
     has_agents, has_reasons = width >= _MIN_AGENT_WIDTH, width >= _MIN_REASON_WIDTH
+    has_detectors = width >= _MIN_CODE_WIDTH
     table = _new_table()
     has_one_file = len({run.file for run in runs}) == 1
-    optional = (["steps"] * has_agents, ["reason"] * has_reasons)
+    optional = (["steps"] * has_agents, ["detector"] * has_detectors + ["reason"] * has_reasons)
     for name in ("run", *optional[0], "verdict", "p(failed)", "root cause", "kind", *optional[1]):
         justify: Literal["left", "right"] = "right" if name in ("steps", "p(failed)") else "left"
         table.add_column(name, justify=justify, no_wrap=True, min_width=_MIN_WIDTHS.get(name))
@@ -94,6 +102,7 @@ def _build_run_table(runs: Sequence[RunSummary], width: int) -> Table:
             f"{run.probability:.2f}",
             Text(run.step_label if has_agents else run.step_label.partition(" · ")[0]),
             Text(run.cause),
+            *([Text(next(iter(run.detectors), ""))] * has_detectors),
             *([Text(reason, "dim")] * has_reasons),
         )
     return table

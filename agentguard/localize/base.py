@@ -58,6 +58,7 @@ class Hypothesis:
         correction: corrective message to the agent after a rollback to this step.
         reason: explanation in one sentence.
         schemata: ids of the error schemata that support it.
+        detectors: detectors whose findings explain it, most decisive first; empty if no finding does.
     """
 
     step: int
@@ -69,6 +70,7 @@ class Hypothesis:
     correction: str = ""
     reason: str = ""
     schemata: tuple[str, ...] = ()
+    detectors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

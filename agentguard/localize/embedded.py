@@ -247,6 +247,7 @@ def _build_hypotheses(judgement: EmbeddedJudgement, findings: Sequence[Finding])
                 evidence=explanation.evidence,
                 correction=explanation.correction,
                 reason=explanation.reason,
+                detectors=explanation.detectors,
             )
         )
     return tuple(hypotheses)

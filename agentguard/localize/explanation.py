@@ -16,11 +16,12 @@ from itertools import islice
 from agentguard.detect._text import find_sentence, to_lower
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.evidence import quote_span
-from agentguard.detect.result_classification import classify_result
+from agentguard.detect.result_classification import ResultReason, classify_result
+from agentguard.detect.rules.tool_errors import select_error_codes
 from agentguard.detect.text_patterns import find_fabrication, find_last_intent
 from agentguard.judge.embedded.features.outcomes import is_failed
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
-from agentguard.trajectory.model import Step
+from agentguard.trajectory.model import Step, Trajectory
 
 FeatureRow = Mapping[str, float]
 QuoteFunction = Callable[["RunLayout", int], tuple[Evidence, ...]]
@@ -28,7 +29,10 @@ QuoteFunction = Callable[["RunLayout", int], tuple[Evidence, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRule:
-    """Rule of the table: condition on a step's features, codes, reason, correction and evidence."""
+    """Rule of the table: condition on a step's features, codes, reason, correction and evidence.
+
+    If the codes are empty, they are those of the error that the evidence quotes.
+    """
 
     name: str
     is_match: Callable[[FeatureRow], bool]
@@ -47,6 +51,7 @@ class FailureExplanation:
     evidence: tuple[Evidence, ...]
     correction: str
     reason: str
+    detectors: tuple[str, ...] = ()
 
 
 _MAX_QUOTES = 3
@@ -88,11 +93,12 @@ def explain_step(
             reason=_describe_repaired_fault(repaired),
         )
     rule, quotes = chosen
+    codes = rule.codes or _select_error_codes(layout.run, quotes[0])
     others = [quote for finding in findings for quote in finding.evidence]
     others += [quote for _, found in supported for quote in found]
     return FailureExplanation(
-        module=_find_module(rule.codes),
-        codes=rule.codes,
+        module=_find_module(codes),
+        codes=codes,
         evidence=tuple(dict.fromkeys((*quotes, *others)))[:_MAX_QUOTES],
         correction=rule.correction.format(step=index),
         reason=rule.reason,
@@ -121,6 +127,7 @@ def _explain_by_findings(index: int, findings: list[Finding]) -> FailureExplanat
         evidence=tuple(quotes)[:_MAX_QUOTES],
         correction=next((f.correction for f in ranked_findings if f.correction), ""),
         reason=ranked_findings[0].message.rstrip("."),
+        detectors=tuple(dict.fromkeys(finding.detector for finding in ranked_findings)),
     )
 
 
@@ -169,6 +176,12 @@ def _quote_outcome(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 def _quote_failure(step: Step, field: str, text: str, flag: bool | None) -> tuple[Evidence, ...]:
     result = classify_result(to_lower(text), flag=flag)
     return quote_span(step, field, result.start, result.end) if is_failed(result) else ()
+
+
+def _select_error_codes(run: Trajectory, quote: Evidence) -> tuple[str, ...]:
+    low = to_lower(run.steps[quote.step].text(quote.field))
+    # If the text has no reason, only the flag of the result shows the error.
+    return select_error_codes(classify_result(low).reason or ResultReason.FLAGGED, low)
 
 
 def _quote_announcement(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
@@ -228,7 +241,7 @@ EXPLANATION_RULES = (
     ExplanationRule(
         name="failed",
         is_match=lambda row: row["outcome.failed"] > 0 and (row["form.code"] > 0 or row["form.calls"] > 0),
-        codes=("agent_error:action.invalid_action", "agentrx:invalid_invocation"),
+        codes=(),
         reason="a call of the step failed",
         correction="Do not run step {step} as it is: read the error it returned, change what it names, "
         "and test that on a small case before going on.",

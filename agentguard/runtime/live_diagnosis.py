@@ -45,6 +45,7 @@ def to_hypothesis(finding: Finding, agent: str) -> Hypothesis:
         evidence=finding.evidence,
         correction=finding.correction,
         reason=finding.message,
+        detectors=(finding.detector,),
     )
 
 

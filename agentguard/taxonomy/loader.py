@@ -78,6 +78,16 @@ class TaxonomyCatalog:
             raise TaxonomyError(f"no code {qualified!r}", hint=hint)
         return code
 
+    def find_codes(self, text: str) -> tuple[TaxonomyCode, ...]:
+        """Return the codes with this qualified name, id or title, in any case; empty if no code has it."""
+        wanted = text.casefold().strip()
+        return tuple(
+            code
+            for taxonomy in self
+            for code in taxonomy.codes
+            if wanted in (code.qualified_id.casefold(), code.id.casefold(), code.title.casefold())
+        )
+
     def get_title(self, qualified: str) -> str:
         """Return the title of a code, or ``qualified`` if no taxonomy has that code.
 

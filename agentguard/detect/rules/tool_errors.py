@@ -133,7 +133,7 @@ class ToolError(BaseDetector):
             correction=_CORRECTION_BY_REASON.get(reason, _READ_CORRECTION),
             evidence=quote_span(result.step, result.field, trouble.start, trouble.end),
             noticed_at=result.step.index,
-            codes=_select_codes(reason, result.lower_text),
+            codes=select_error_codes(reason, result.lower_text),
             kind=reason.value,
             row=self._consecutive_errors,
         )
@@ -217,7 +217,8 @@ _CORRECTION_BY_REASON = {
 }
 
 
-def _select_codes(reason: ResultReason, lower_text: str) -> tuple[str, ...]:
+def select_error_codes(reason: ResultReason, lower_text: str) -> tuple[str, ...]:
+    """Return the codes of an error by its reason and its lower-case text."""
     if reason in (ResultReason.REJECTED, ResultReason.DENIED):
         return _REJECTED_CODES
     if reason is ResultReason.NO_ACTION:

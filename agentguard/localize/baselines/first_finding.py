@@ -83,4 +83,5 @@ def _build_hypothesis(trajectory: Trajectory, finding: Finding) -> Hypothesis:
         evidence=finding.evidence,
         correction=finding.correction,
         reason=finding.message,
+        detectors=(finding.detector,),
     )

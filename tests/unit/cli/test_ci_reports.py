@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,14 @@ def test_markdown_escapes_marks_in_cells() -> None:
     text = write_markdown([replace(FAILED, agent="a|b", reason="<b>")], [])
     assert r"a\|b" in text
     assert r"\<b\>" in text
+
+
+@pytest.mark.parametrize("write", [write_sarif, write_junit, write_github, write_markdown])
+def test_reports_name_code_and_detector(write: Callable[[list[RunSummary], list[str]], str]) -> None:
+    text = write([replace(FAILED, detectors=("exact_loop", "tool_error"))], [])
+    text = text.replace("\\_", "_")  # Markdown escapes the mark
+    assert "step_repetition" in text
+    assert "exact_loop" in text
 
 
 def test_markdown_leaves_out_passed_runs() -> None:

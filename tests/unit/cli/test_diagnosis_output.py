@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -41,6 +43,16 @@ def test_table_row_shows_the_likeliest_step_of_undecided_runs(
 ) -> None:
     row = RunSummary.from_diagnosis(RUN, diagnose(verdict, hypothesis), None)
     assert (row.step_label, row.cause) == (cause, kind)
+
+
+def test_report_names_the_detectors_of_the_root_cause() -> None:
+    console = Console(width=100)
+    hypothesis = replace(SUPPORTED, detectors=("exact_loop", "tool_error"))
+    with console.capture() as capture:
+        render_diagnosis(console, RUN, diagnose(Verdict.FAILED, hypothesis), DiagnosisView())
+    assert any(
+        line.split() == ["detector", "exact_loop,", "tool_error"] for line in capture.get().splitlines()
+    )
 
 
 def test_report_names_no_root_cause_without_support() -> None:

@@ -111,6 +111,15 @@ def test_triage_shows_failed_runs_first_with_file_step_and_reason() -> None:
     assert lines[-1] == "next: agentguard diagnose runs/worse.json · agentguard view runs"
 
 
+def test_triage_names_code_and_detector() -> None:
+    runs = [replace(FAILED, detectors=("exact_loop", "tool_error"))]
+    lines = render(RunSelection(), runs).splitlines()
+    (cause,) = [line for line in lines if line.startswith("Steps repeated")]
+    assert cause.split()[2:5] == ["1", LOOP, "exact_loop"]
+    (row,) = [line for line in lines if line.startswith("runs/failed.json  ")]
+    assert row.split()[-2:] == ["exact_loop", "Again."]
+
+
 def test_triage_with_limit_says_how_many_rows_are_hidden() -> None:
     text = render(RunSelection(limit=1))
     assert "3 more; --limit sets the number of rows" in text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.localize.base import Hypothesis
+from agentguard.trajectory.formats.reader import load_trajectory
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Trajectory
 
 TASK = "What is the difference in population between the towns of Alder and Birch?"
@@ -43,6 +45,21 @@ def test_invented_values_explain_more_than_the_resulting_error():
     assert "73,715" in found.evidence[0].quote
     assert any(e.step == 2 for e in found.evidence), "the error is quoted, too"
     assert ".;" not in found.reason
+
+
+def test_explanation_names_the_detectors_of_its_findings():
+    diagnosis = Guard().diagnose(load_trajectory("samples/04-wine-bottle.json"))
+    first = diagnosis.hypotheses[0]
+    assert first.detectors[:2] == ("tool_error", "exact_loop")
+    assert set(first.detectors) <= {finding.detector for finding in diagnosis.findings}
+
+
+def test_failed_call_of_an_existing_tool_is_not_called_an_action_that_does_not_exist():
+    guard = Guard.from_policy(Policy.parse({"detectors": {"tool_error": False}}))
+    first = guard.diagnose(load_trajectory("samples/09-watering-can.json")).hypotheses[0]
+    assert first.reason == "a call of the step failed"
+    assert first.codes[0] == "agent_error:planning.impossible_action"
+    assert first.detectors == ()
 
 
 def test_error_is_the_explanation_of_last_resort():

@@ -48,6 +48,20 @@ def test_show_describes_a_code() -> None:
     assert json.loads(run("show", "mast:step_repetition", "--json").stdout)["group"] == "specification"
 
 
+@pytest.mark.parametrize("name", ["Tool failed", "tool FAILED", "system.tool_execution_error"])
+def test_show_finds_a_kind_by_title_and_bare_code(name: str) -> None:
+    result = run("show", name)
+    assert result.exit_code == 0, result.output
+    assert "agent_error:system.tool_execution_error" in result.output
+    assert "Tool failed" in result.output
+
+
+def test_show_of_an_unknown_kind_suggests_titles() -> None:
+    result = run("show", "Tool fails")
+    assert isinstance(result.exception, TaxonomyError)
+    assert "did you mean 'Tool failed'" in str(result.exception)
+
+
 def test_map_shows_links() -> None:
     assert "trail:goal_deviation" in run("map", "mast:task_derailment").output
     links = json.loads(run("map", "mast:task_derailment", "--to", "trail", "--json").stdout)
@@ -63,7 +77,7 @@ def test_custom_folder_is_read(folder: Path) -> None:
 def test_unknown_names_are_errors_of_the_root_command() -> None:
     error = run("show", "mist").exception
     assert isinstance(error, TaxonomyError)
-    assert "there are: agent_error" in str(error)
+    assert "the taxonomies are: agent_error" in str(error)
 
 
 def test_validate_accepts_shipped_files() -> None:
