@@ -267,6 +267,8 @@ def diagnose(
                 unreadable=outcome.unreadable,
             ).print_results(results)
     outcome.skipped = store_import.skipped
+    if not run_id and (text := known.describe_unmatched()):
+        typer.echo(text, err=True)
     raise typer.Exit(_compute_exit_status(outcome, fail_on_failure))
 
 

@@ -103,6 +103,8 @@ def _compare_recorded(
         outcomes = _OutcomeSource(known, guard)
         base = list(outcomes.iter_files(paths))
         guarded = list(outcomes.iter_store(store, tenant=tenant))
+    if text := known.describe_unmatched():
+        typer.echo(text, err=True)
     pairs, alone = pair_runs(base, guarded)
     if outcomes.unknown:
         typer.echo(f"left out: {outcomes.unknown} runs with an unknown outcome", err=True)

@@ -24,6 +24,7 @@ _WORDS: Final = {
 }
 _ID_FIELDS: Final = ("run_id", "id", "trajectory_id", "run")
 _OUTCOME_FIELDS: Final = ("outcome", "failed", "passed", "success", "score", "reward")
+_MAX_LISTED_IDS: Final = 10
 _FORMS: Final = (
     "give run ids with failed, passed or a score: a CSV with the columns run_id and outcome, or JSON"
 )
@@ -34,11 +35,16 @@ class KnownOutcomes:
 
     Args:
         outcomes: whether each run failed, by run id.
+        source: file of the outcomes, for messages.
         use_recorded: whether `add_recorded` adds the outcomes that runs' files record.
     """
 
-    def __init__(self, outcomes: Mapping[str, bool] | None = None, *, use_recorded: bool = False) -> None:
+    def __init__(
+        self, outcomes: Mapping[str, bool] | None = None, *, source: str = "", use_recorded: bool = False
+    ) -> None:
         self._outcomes = dict(outcomes or {})
+        self._unmatched = dict.fromkeys(self._outcomes)
+        self._source = source
         self._use_recorded = use_recorded
 
     @classmethod
@@ -46,16 +52,36 @@ class KnownOutcomes:
         """Build the outcomes of ``--outcomes``. Raises ConfigError if its file cannot be used."""
         if option is None or option == RECORDED:
             return cls(use_recorded=option == RECORDED)
-        return cls(read_outcomes(Path(option), pass_score=pass_score))
+        return cls(read_outcomes(Path(option), pass_score=pass_score), source=option)
 
     def add_recorded(self, record: Record) -> None:
         """Add the outcome that the run's file records, if recorded outcomes are used."""
+        self._unmatched.pop(record.trajectory.id, None)
         if self._use_recorded and record.annotation.failed is not None:
             self._outcomes[record.trajectory.id] = record.annotation.failed
 
     def find(self, run_id: str) -> bool | None:
         """Return whether the run failed; None if its outcome is not known."""
+        self._unmatched.pop(run_id, None)
         return self._outcomes.get(run_id)
+
+    def describe_unmatched(self) -> str:
+        """Return a message with the ids of the outcomes' file that no run so far has; empty without such ids.
+
+        Raises:
+            ConfigError: no run has any id of the file.
+        """
+        if not self._unmatched:
+            return ""
+        ids = ", ".join(list(self._unmatched)[:_MAX_LISTED_IDS])
+        further = len(self._unmatched) - _MAX_LISTED_IDS
+        listed = f"{ids} and {further} more" if further > 0 else ids
+        if len(self._unmatched) == len(self._outcomes):
+            raise ConfigError(
+                f"{self._source}: no run has one of its ids ({listed}); `agentguard diagnose --json` has the "
+                "ids of the runs as trajectory_id"
+            )
+        return f"{self._source}: {len(self._unmatched)} of {len(self._outcomes)} ids match no run: {listed}"
 
 
 def read_outcomes(path: Path, *, pass_score: float = PASS_SCORE) -> dict[str, bool]:

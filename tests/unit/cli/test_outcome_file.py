@@ -3,7 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from agentguard.cli.app import build_app
 from agentguard.cli.outcome_file import KnownOutcomes, read_outcomes
 from agentguard.errors import ConfigError
 from agentguard.trajectory.model import Annotation, Record, Trajectory
@@ -63,3 +65,30 @@ def test_recorded_outcomes_are_used_only_on_request() -> None:
         known = KnownOutcomes.from_option(option, pass_score=1.0)
         known.add_recorded(record)
         assert known.find("a") is expected
+
+
+SAMPLE = "samples/04-wine-bottle.json"
+
+
+def test_outcomes_that_match_no_run_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.csv"
+    path.write_text("run_id,outcome\nzzz,failed\n04-wine-bottle,failed\n")
+    result = CliRunner().invoke(build_app(), ["diagnose", SAMPLE, "--outcomes", str(path)])
+    assert result.exit_code == 0
+    assert f"{path}: 1 of 2 ids match no run: zzz" in result.stderr
+
+
+def test_outcomes_without_any_matching_run_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.csv"
+    path.write_text("run_id,failed\nzzz,true\n")
+    result = CliRunner().invoke(build_app(), ["diagnose", SAMPLE, "--outcomes", str(path)])
+    assert result.exit_code == 2
+    assert f"{path}: no run has one of its ids (zzz)" in result.stderr
+
+
+def test_outcomes_of_all_runs_cause_no_message(tmp_path: Path) -> None:
+    path = tmp_path / "outcomes.json"
+    path.write_text('{"04-wine-bottle": "failed"}')
+    result = CliRunner().invoke(build_app(), ["diagnose", SAMPLE, "--outcomes", str(path)])
+    assert result.exit_code == 0
+    assert "match no run" not in result.output
