@@ -13,7 +13,7 @@ ENGINE = """\
 (APIServer pid=6) RuntimeError: Engine core initialization failed. See root cause above.
 """
 SPAWN = """\
-(APIServer pid=6) WARNING 11-26 00:58:55 [system_utils.py:255] fd limit errors like `OSError: [Errno 24] Open`.
+(APIServer pid=6) WARNING 11-26 00:58:55 [system_utils.py:255] errors like `OSError: [Errno 24] Open`.
 (APIServer pid=6) INFO 11-26 00:58:56 [core.py:1] No error: all is well.
     raise RuntimeError('''
 RuntimeError: 
