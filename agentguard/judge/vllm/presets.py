@@ -1,7 +1,8 @@
 """Recommended judge models by GPU memory.
 
-The choice follows published accuracy of step localization with one served model (docs/cli/judge.md). No
-preset was measured by this project on a GPU.
+The choice follows published accuracy of step localization with one served model (docs/cli/judge.md). This
+project measured memory and speed of ``80gb`` on an H100, with random weights (docs/chat-judge.md). It has not
+measured accuracy, or another preset, on a GPU.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ PRESETS: Final[Mapping[str, ServePreset]] = {
         memory_gb=48,
         model="Qwen/Qwen3-32B-FP8",
         precision="FP8",
-        max_model_len=24_576,
+        max_model_len=20_480,
         max_num_batched_tokens=8_192,
         facts=_QWEN3_FACTS,
         reason="34.9 % of root-cause steps on Who&When AG in one call (BF16); full attention, so that the "
