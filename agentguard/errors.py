@@ -278,3 +278,12 @@ class MissingExtra(AgentGuardError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed: pip install 'agentguard[{extra}]'")
+
+
+def describe_error(error: Exception) -> str:
+    """Return the name of an exception, with the message if it is agentguard's own.
+
+    The message of another exception may contain any text of a run or of a plug-in.
+    """
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, AgentGuardError) else name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.detection import detect
+from agentguard.errors import describe_error
 from agentguard.judge.response_safety import REQUEST_TRIGGER, TAXONOMY, ResponseSafety, SafetyAction
 from agentguard.judge.usage import add_usage
 from agentguard.localize.base import Diagnosis, Localizer, OutcomeBasis
@@ -96,7 +97,7 @@ class RunDiagnosis:
         try:
             return self.annotate_diagnosis(trajectory, diagnosis, findings, rerank=False)
         except Exception as error:  # a vectoriser or a store may raise anything; the ranking stays
-            failure = DetectorFailure(detector="schemata", step=None, error=type(error).__name__)
+            failure = DetectorFailure(detector="schemata", step=None, error=describe_error(error))
             return replace(diagnosis, failures=(*diagnosis.failures, failure))
 
     def _check_output(self, trajectory: Trajectory) -> AcceptanceVerdict | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from agentguard.errors import ConfigError
+from agentguard.errors import ConfigError, describe_error
 from agentguard.recover.acceptance.adapter import adapt_rule
 from agentguard.recover.acceptance.base import AcceptanceRule, SimpleRule
 from agentguard.recover.acceptance.call_rule import ToolCallRule
@@ -59,7 +59,8 @@ class RuleCheck:
         rule: name of the rule.
         passed: whether the output satisfies the rule.
         reason: why the rule refuses the output.
-        error: name of the exception that the rule raised; the output is then refused.
+        error: name of the exception that the rule raised, with the message if it is agentguard's own; the
+            output is then refused.
     """
 
     rule: str
@@ -196,7 +197,7 @@ def _evaluate_rule(rule: AcceptanceRule, output: str, run: Trajectory) -> RuleCh
         reason = rule.find_violation(output, run)
     except Exception as error:  # a user's function may raise anything
         why = f"The rule {rule.name} could not be checked."
-        return RuleCheck(rule=rule.name, passed=False, reason=why, error=type(error).__name__)
+        return RuleCheck(rule=rule.name, passed=False, reason=why, error=describe_error(error))
     return RuleCheck(rule=rule.name, passed=not reason, reason=reason)
 
 

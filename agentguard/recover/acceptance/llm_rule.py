@@ -66,7 +66,7 @@ class LlmRule(BaseRule):
             text += " Use the sources that are shown among the notes, and no other knowledge."
         (answer,) = self._judge.decide(run, (Predicate(id="acceptance", text=text, context=shown),))
         if answer.error is not None:
-            raise JudgeError(f"the judge could not answer: {answer.usage.get('fault') or 'no answer'}")
+            raise JudgeError(f"the judge could not answer: {answer.error}")
         yes = answer.probabilities["yes"]
         return "" if yes >= self._min_probability else f"A reviewer answers no to: {self._question}"
 
