@@ -27,7 +27,7 @@ COMMANDS = [
     ("view", "agentguard[view]", 2),
     ("store stats", "agentguard[store]", 2),
     ("schemata list", "agentguard[store]", 2),
-    (f"diagnose {SAMPLE} --out verdicts", "agentguard[batch]", 2),
+    (f"diagnose {SAMPLE} --batch-output verdicts", "agentguard[batch]", 2),
     ("bundle inspect none.agb", "cannot be read", 2),
     ("replay none.agb --agent json:dumps", "cannot be read", 2),
     ("chaos plan none.yaml", "cannot be read", 2),

@@ -61,7 +61,7 @@ class DistillationOperation:
 
     def __post_init__(self) -> None:
         if self.judge_model is not None and self.judge_url is None:
-            raise ConfigError("--judge-model needs --judge-url")
+            raise ConfigError("--judge-model needs --judge")
 
     def collect_facts(self) -> dict[str, Any]:
         """Return the settings, the installed detectors, the model and the taxonomies."""

@@ -84,7 +84,7 @@ class EvaluationOperation:
             if not is_localizer(spec.build()):
                 raise ConfigError(
                     f"{spec.label} learns from annotated runs, and a batch job trains nothing: "
-                    "leave --out away, or name another --method"
+                    "leave --batch-output away, or name another --method"
                 )
 
     def collect_facts(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def score_rows(
         raise EvaluationError(
             f"{dataset}: the model was trained on {table.training_runs} of the {len(table.cases)} runs, so "
             "its scores here say nothing about other runs: use --allow-training-data, or --cv question "
-            "without --out"
+            "without --batch-output"
         )
     data = Dataset(name=dataset, records=(), broken=tuple(table.broken))
     evaluations = {

@@ -203,7 +203,7 @@ class _VerdictTable:
         if not self._system.exists(f"{root.rstrip('/')}/{MANIFEST}") or not self._system.exists(folder):
             raise ConfigError(
                 f"{url} has no {MANIFEST} and {VERDICT_TABLE.folder}/: "
-                "name the folder that `diagnose --out` has written"
+                "name the folder that `diagnose --batch-output` has written"
             )
         self._parts = sorted(path for path in self._system.find(folder) if str(path).endswith(".parquet"))
 

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from agentguard.batch import BatchJob, InputOptions, JobEstimate, JobSummary, Operation
 
 
-_PANEL: Final = "Batch (with --out)"
+_PANEL: Final = "Batch (with --batch-output)"
 _URL_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])")
 """Beginning of a URL; `Path` removes its second slash. A drive letter is not a URL."""
 
 EngineKind = Literal["local", "ray"]
 
-Out = Annotated[
+BatchFolder = Annotated[
     str | None,
     typer.Option(
+        "--batch-output",
         metavar="FOLDER",
         rich_help_panel=_PANEL,
         help="Write one row for each run as Parquet to this folder or URL, resumably; --jobs workers.",
@@ -126,7 +127,7 @@ def build_batch_job(
     if not inputs:
         raise ConfigError("name the files, folders or URLs of the runs")
     if Path("-") in inputs:
-        raise ConfigError("--out reads files: standard input cannot be read again after a stop")
+        raise ConfigError("--batch-output reads files: standard input cannot be read again after a stop")
     return BatchJob([_restore_url(one) for one in inputs], settings.output, operation, options)
 
 

@@ -54,7 +54,7 @@ def export(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Files or folders of any format; ids, with --store.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the bundles.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the bundles.")],
     format: FormatName = None,
     store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Store with the runs.")] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs in the store.")] = "",
@@ -77,8 +77,8 @@ def export(
         else _read_stored_records(store, runs, tenant, summaries)
     )
     for record in records:
-        out.mkdir(parents=True, exist_ok=True)
-        file = out / build_file_name(record.trajectory.id, scope=tenant)
+        output.mkdir(parents=True, exist_ok=True)
+        file = output / build_file_name(record.trajectory.id, scope=tenant)
         write_bundle(build_run_bundle(record.trajectory, diagnose(record.trajectory), effects), file)
         typer.echo(f"{file}: written")
     if status := compute_exit_status(summaries):
@@ -120,7 +120,7 @@ def diff(first: BundleFile, second: BundleFile, json: Json = False) -> None:
 
 def scrub(
     file: BundleFile,
-    out: Annotated[Path, typer.Option(help="File of the scrubbed bundle.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of the scrubbed bundle.")],
     pattern: Annotated[
         list[str], typer.Option(help="KIND=RE2: additional pattern of secrets; the first group is replaced.")
     ],
@@ -128,32 +128,36 @@ def scrub(
     """Replace further secrets of a bundle; a replay replaces them in the requests of the agent too."""
     bundle = read_bundle(file)
     patterns = dict(bundle.redaction_patterns) | dict(_parse_pattern(one) for one in pattern)
-    write_bundle(replace(bundle, redaction_patterns=patterns), out)
-    typer.echo(f"{out}: written")
+    write_bundle(replace(bundle, redaction_patterns=patterns), output)
+    typer.echo(f"{output}: written")
 
 
 def minimize(
     file: BundleFile,
     agent: AgentName,
-    out: Annotated[Path, typer.Option(help="File of the smaller bundle.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of the smaller bundle.")],
 ) -> None:
     """Remove model answers from a bundle while the replayed run keeps its verdict."""
     bundle = read_bundle(file)
     smallest = minimize_bundle(bundle, load_agent(agent))
-    write_bundle(smallest, out)
+    write_bundle(smallest, output)
     counts = f"{len(bundle.model_calls)} -> {len(smallest.model_calls)} model calls"
-    typer.echo(f"{out}: {counts}, {len(bundle.trajectory.steps)} -> {len(smallest.trajectory.steps)} steps")
+    typer.echo(
+        f"{output}: {counts}, {len(bundle.trajectory.steps)} -> {len(smallest.trajectory.steps)} steps"
+    )
 
 
 def write_test(
     file: BundleFile,
     agent: AgentName,
-    out: Annotated[Path, typer.Option(help="File of the test.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of the test.")],
 ) -> None:
     """Write a test for pytest that fails as the run failed, and passes when the agent is fixed."""
-    path = os.path.relpath(file.absolute(), out.absolute().parent)
-    write_text(out, build_regression_test(read_bundle(file), agent=agent, bundle_path=Path(path).as_posix()))
-    typer.echo(f"{out}: written")
+    path = os.path.relpath(file.absolute(), output.absolute().parent)
+    write_text(
+        output, build_regression_test(read_bundle(file), agent=agent, bundle_path=Path(path).as_posix())
+    )
+    typer.echo(f"{output}: written")
 
 
 def _read_stored_records(

@@ -67,6 +67,8 @@ def run(
     output: Annotated[
         Path | None,
         typer.Option(
+            "--output",
+            "-o",
             metavar="FOLDER",
             help="Folder of the journal, which a second call resumes; by default, .agentguard/chaos/NAME.",
         ),
@@ -216,6 +218,8 @@ def stitch(
     output: Annotated[
         Path | None,
         typer.Option(
+            "--output",
+            "-o",
             metavar="FOLDER",
             help="Folder of the report and of the reproducers; by default, .agentguard/chaos/NAME.",
         ),

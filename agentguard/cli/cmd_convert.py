@@ -16,13 +16,13 @@ import typer
 from agentguard.batch import ConversionOperation, InputOptions
 from agentguard.batch.conversion import get_writable_format
 from agentguard.cli.batch_command import (
+    BatchFolder,
     BatchSettings,
     DocumentColumn,
     DryRun,
     EngineName,
     IdColumn,
     Limit,
-    Out,
     Partitions,
     Sample,
     Workers,
@@ -98,20 +98,27 @@ def convert(
     store: Annotated[str | None, typer.Option("--store", metavar="URL", help="Store with the runs.")] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs in the store.")] = "",
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="otlp: address of the collector's traces.")
+        str | None,
+        typer.Option("--otlp-endpoint", metavar="URL", help="otlp: address of the collector's traces."),
     ] = None,
     logs_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="otlp: send evaluations there, as log records.")
+        str | None,
+        typer.Option(
+            "--otlp-logs-endpoint", metavar="URL", help="otlp: send evaluations there, as log records."
+        ),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="otlp: a header to send; repeatable.")
+        list[str] | None,
+        typer.Option("--otlp-header", metavar="NAME=VALUE", help="otlp: a header to send; repeatable."),
     ] = None,
-    encoding: Annotated[str, typer.Option(help="otlp: protobuf or json.")] = "protobuf",
-    service: Annotated[str, typer.Option(help="otlp: name of the service in the traces.")] = "agentguard",
+    encoding: Annotated[str, typer.Option("--otlp-encoding", help="otlp: protobuf or json.")] = "protobuf",
+    service: Annotated[
+        str, typer.Option("--otlp-service", help="otlp: name of the service in the traces.")
+    ] = "agentguard",
     include_content: Annotated[
-        bool, typer.Option("--include-content/--no-content", help="otlp: send the contents of messages.")
+        bool, typer.Option("--otlp-content/--no-otlp-content", help="otlp: send the contents of messages.")
     ] = True,
-    out: Out = None,
+    batch_output: BatchFolder = None,
     engine: EngineName = "local",
     jobs: Workers = None,
     partition: Partitions = None,
@@ -127,7 +134,7 @@ def convert(
     traces. --to sft (chat messages), preference (prompt, chosen, rejected) and preference_openai write the
     results of acceptance tests as data for fine-tuning; without RUN they take all runs of the store.
     --to judge_sft and judge_preference write the judge's questions with the labels of reviewers.
-    --out writes a table of Parquet files, with one run a row, and continues after a stop.
+    --batch-output writes a table of Parquet files, with one run a row, and continues after a stop.
 
     Exit status: 0 if all runs are written, 1 if some records are not readable or not accepted, 2 if none is
     written.
@@ -141,15 +148,17 @@ def convert(
         content=include_content,
     )
     if to != _OTLP_TARGET and otlp_options.is_specified():
-        raise ConfigError("--endpoint, --header and other options of otlp need --to otlp")
+        raise ConfigError("--otlp-endpoint, --otlp-header and other options of otlp need --to otlp")
     _check_output(output, to, force=force, append=append)
     if claude_code or codex or last is not None:
         folders = [Path(run) for run in runs or []]
         runs = [str(path) for path in resolve_paths(folders, claude_code=claude_code, codex=codex, last=last)]
     is_redacted = redact or bool(pattern)
-    if out is not None:
+    if batch_output is not None:
         if output is not None or store is not None:
-            raise ConfigError("--out reads files and writes a folder: leave --output and --store out")
+            raise ConfigError(
+                "--batch-output reads files and writes a folder: leave --output and --store out"
+            )
         patterns = tuple(map(parse_pattern, pattern or [])) if is_redacted else None
         operation = ConversionOperation(target=to, has_annotation=annotation, redaction_patterns=patterns)
         inputs = InputOptions(
@@ -160,7 +169,7 @@ def convert(
             sample=sample,
             limit=limit,
         )
-        settings = BatchSettings(output=out, engine=engine, workers=jobs, is_dry_run=dry_run)
+        settings = BatchSettings(output=batch_output, engine=engine, workers=jobs, is_dry_run=dry_run)
         raise typer.Exit(run_batch([Path(run) for run in runs or []], operation, inputs, settings))
     redactor = Redaction(pattern) if is_redacted else None
     export_io = _ExportIO(format, output, annotation, store, tenant)

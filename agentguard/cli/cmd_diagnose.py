@@ -12,13 +12,13 @@ import typer
 
 from agentguard.batch import DiagnosisOperation, InputOptions
 from agentguard.cli.batch_command import (
+    BatchFolder,
     BatchSettings,
     DocumentColumn,
     DryRun,
     EngineName,
     IdColumn,
     MaxCost,
-    Out,
     Partitions,
     Sample,
     run_batch,
@@ -105,7 +105,7 @@ def diagnose(
             min=1,
             max=1_024,
             help="Number of concurrent diagnoses, for a judge (1); the answers are the same. "
-            "With --out: number of workers, by default one a core.",
+            "With --batch-output: number of workers, by default one a core.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=0, max=50, help="Further hypotheses to show.")] = 3,
@@ -171,7 +171,7 @@ def diagnose(
             metavar="FOLDER", help="Diagnose files of this folder as they appear or grow, until Ctrl-C."
         ),
     ] = None,
-    out: Out = None,
+    batch_output: BatchFolder = None,
     engine: EngineName = "local",
     partition: Partitions = None,
     id_column: IdColumn = None,
@@ -179,7 +179,9 @@ def diagnose(
     sample: Sample = 1.0,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Show at most N rows; with --out, diagnose at most N rows."),
+        typer.Option(
+            min=1, metavar="N", help="Show at most N rows; with --batch-output, diagnose at most N rows."
+        ),
     ] = None,
     max_cost: MaxCost = None,
     dry_run: DryRun = False,
@@ -195,19 +197,19 @@ def diagnose(
         raise ConfigError(
             "name one source of runs: files and folders, --run-id for runs of a store, or --watch FOLDER"
         )
-    if run_id and out is not None:
-        raise ConfigError("--run-id and --out exclude each other")
+    if run_id and batch_output is not None:
+        raise ConfigError("--run-id and --batch-output exclude each other")
     if json and output_format not in (OutputFormat.TEXT, OutputFormat.JSON):
         raise ConfigError("--json and --output-format exclude each other")
-    if only_new and (store is None or not (paths or watch) or out is not None):
-        raise ConfigError("--only-new needs --store and runs from files or products, without --out")
+    if only_new and (store is None or not (paths or watch) or batch_output is not None):
+        raise ConfigError("--only-new needs --store and runs from files or products, without --batch-output")
     endpoint = _parse_endpoint(judge, judge_model, judge_option or [])
-    # Each worker of --out diagnoses one run at a time; the policy must not depend on the number of workers.
-    concurrency = 1 if jobs is None or out is not None else jobs
+    # Each worker of a batch job diagnoses one run at a time; the policy does not depend on their number.
+    concurrency = 1 if jobs is None or batch_output is not None else jobs
     settings = _build_policy(
         policy, method, failed=assume_failed, judge=endpoint, jobs=concurrency, store=store
     )
-    if out is not None:
+    if batch_output is not None:
         inputs = InputOptions(
             format=format,
             id_column=id_column,
@@ -217,7 +219,7 @@ def diagnose(
             limit=limit,
         )
         batch = BatchSettings(
-            output=out,
+            output=batch_output,
             engine=engine,
             workers=jobs,
             max_cost_usd=max_cost,

@@ -17,12 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from agentguard.batch import EvaluationOperation, InputOptions
 from agentguard.cli.batch_command import (
+    BatchFolder,
     BatchSettings,
     DocumentColumn,
     DryRun,
     EngineName,
     IdColumn,
-    Out,
     Partitions,
     Sample,
     build_batch_job,
@@ -93,7 +93,7 @@ def eval_(
             min=1,
             max=1_024,
             help="Number of concurrent diagnoses, for a judge (1); the predictions are the same. "
-            "With --out: number of workers, by default one a core.",
+            "With --batch-output: number of workers, by default one a core.",
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first runs.")] = None,
@@ -121,7 +121,7 @@ def eval_(
     ] = None,
     save: Annotated[bool, typer.Option(help="Save the whole result for `agentguard view`.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    out: Out = None,
+    batch_output: BatchFolder = None,
     engine: EngineName = "local",
     partition: Partitions = None,
     id_column: IdColumn = None,
@@ -131,8 +131,8 @@ def eval_(
 ) -> None:
     """Measure the accuracy of methods for root causes and outcomes, with baselines.
 
-    --out writes the predictions for each run to a table of Parquet files, and continues after a stop. It
-    trains nothing.
+    --batch-output writes the predictions for each run to a table of Parquet files, and continues after a
+    stop. It trains nothing.
 
     Exit status: 0 if all runs are scored, 1 if some records are not readable or a method failed on some runs,
     2 if none is scored, 130 after an interruption (the same command resumes).
@@ -149,9 +149,11 @@ def eval_(
         allow_training_data=allow_training_data,
     )
     specs = _parse_specs(method or ["embedded"], option or [])
-    if out is not None:
+    if batch_output is not None:
         if cv or train or shuffle_labels or store:
-            raise ConfigError("--out trains nothing and uses no store: leave --cv, --train and --store out")
+            raise ConfigError(
+                "--batch-output trains nothing and uses no store: leave --cv, --train and --store out"
+            )
         inputs = InputOptions(
             format=None if format == AUTO_FORMAT else format,
             id_column=id_column,
@@ -160,7 +162,9 @@ def eval_(
             sample=sample,
             limit=limit,
         )
-        settings = BatchSettings(output=out, engine=engine, workers=jobs, is_dry_run=dry_run, json=json)
+        settings = BatchSettings(
+            output=batch_output, engine=engine, workers=jobs, is_dry_run=dry_run, json=json
+        )
         results, data = _evaluate_batch(format, paths, specs, plan, inputs, settings)
     else:
         data = load_dataset(format, paths).take(limit)

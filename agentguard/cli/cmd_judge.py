@@ -140,7 +140,9 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    data: Annotated[list[Path], typer.Option("--data", metavar="PATH", help="Annotated runs; repeatable.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUNS...", help="Files and folders of annotated runs.")
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the model and its card.")
     ],
@@ -188,7 +190,7 @@ def train(
     )
 
     agents: tuple[LabelCounts, ...] = ()
-    sources = [read_source(path, format=format) for path in data]
+    sources = [read_source(path, format=format) for path in runs]
     _print_status(f"training on {sum(len(source.records) for source in sources)} runs")
     records = [record for source in sources for record in source.records]
     systems = [system for source in sources for system in source.name_systems()]
@@ -236,7 +238,8 @@ def check(
     ] = None,
     model: Folder = None,
     name: Annotated[
-        str | None, typer.Option(help="Model of the endpoint; by default the first that it lists.")
+        str | None,
+        typer.Option("--judge-model", help="Model of the endpoint; by default the first that it lists."),
     ] = None,
     key_env: Annotated[
         str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with its key.")

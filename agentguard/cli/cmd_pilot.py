@@ -55,7 +55,9 @@ def run_pilot(
     policy: Annotated[Path | None, typer.Option(help="Policy of the guard; by default the defaults.")] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs in the store.")] = "",
     every: Annotated[int, typer.Option(min=1, help="Run only every n-th scenario.")] = 1,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the policy to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the policy to this file.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the estimates as JSON.")] = False,
 ) -> None:
     """Estimate from runs with and without the guard where its interventions help, and write a policy.
@@ -68,8 +70,8 @@ def run_pilot(
 
     if bool(without) != bool(guarded):
         raise ConfigError("recorded runs are compared in pairs: give --without RUNS and --with STORE")
-    if out is not None and out.exists():
-        raise ConfigError(f"{out} exists: name another file for --out")
+    if output is not None and output.exists():
+        raise ConfigError(f"{output} exists: name another file for --output")
     settings = Policy() if policy is None else Policy.load(policy)
     if without and guarded:
         known = KnownOutcomes.from_option(outcomes, pass_score=1.0)
@@ -80,14 +82,14 @@ def run_pilot(
         with Console(stderr=True).status(message):
             report = run_scripted_pilot(import_function(world, default="world"), scenarios, settings)
     proposal = propose_policy(report, settings)
-    if out is not None:
-        out.write_text(format_policy(proposal, report), encoding="utf-8")
+    if output is not None:
+        output.write_text(format_policy(proposal, report), encoding="utf-8")
     if json:
         print_json(report.to_dict())
         return
     for estimate in (report.overall, *report.interventions):
         typer.echo(format_estimate(estimate))
-    if out is None:
+    if output is None:
         typer.echo("")
         typer.echo(format_policy(proposal, report))
 

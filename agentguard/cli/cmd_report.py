@@ -27,10 +27,11 @@ def register(app: typer.Typer) -> None:
 
 def report(
     verdicts: Annotated[
-        str, typer.Argument(help="Folder or URL that `agentguard diagnose … --out` has written.")
+        str, typer.Argument(help="Folder or URL that `agentguard diagnose … --batch-output` has written.")
     ],
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write an HTML page; it needs no network.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.html", help="Write an HTML page; it needs no network."),
     ] = None,
     max_tasks: Annotated[int, typer.Option(min=0, help="Number of tasks whose runs are compared.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,

@@ -12,13 +12,13 @@ import typer
 
 from agentguard.cli import schema_tables as show_
 from agentguard.cli.batch_command import (
+    BatchFolder,
     BatchSettings,
     DocumentColumn,
     DryRun,
     EngineName,
     IdColumn,
     Limit,
-    Out,
     Partitions,
     Sample,
     Workers,
@@ -83,7 +83,9 @@ def distill(
     ] = False,
     judge_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="OpenAI-compatible endpoint of a model that writes the schemata."),
+        typer.Option(
+            "--judge", metavar="URL", help="OpenAI-compatible endpoint of a model that writes the schemata."
+        ),
     ] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="Model of that endpoint.")] = None,
     timeout_s: Annotated[
@@ -91,7 +93,7 @@ def distill(
         typer.Option("--timeout", metavar="SECONDS", min=1, help="Time limit of one failure, in seconds."),
     ] = 120.0,
     json: Json = False,
-    out: Out = None,
+    batch_output: BatchFolder = None,
     engine: EngineName = "local",
     jobs: Workers = None,
     partition: Partitions = None,
@@ -103,7 +105,7 @@ def distill(
 ) -> None:
     """Distil failed runs to error schemata; similar failures are merged.
 
-    --out also writes the schema of each run to a table of Parquet files, and continues after a stop.
+    --batch-output also writes the schema of each run to a table of Parquet files, and continues after a stop.
 
     Exit status: 0 if all failures are distilled, 1 if some records are not readable or not distilled,
     2 if none is.
@@ -118,7 +120,7 @@ def distill(
         is_diagnosed=diagnosed, judge_url=judge_url, judge_model=judge_model, timeout_s=timeout_s
     )
     counts: Counter[str] = Counter()
-    if out is None:
+    if batch_output is None:
         schemata = _distill_failures(_read_records(runs, format, counts), operation.build_processor(), counts)
     else:
         inputs = InputOptions(
@@ -129,7 +131,9 @@ def distill(
             sample=sample,
             limit=limit,
         )
-        settings = BatchSettings(output=out, engine=engine, workers=jobs, is_dry_run=dry_run, json=json)
+        settings = BatchSettings(
+            output=batch_output, engine=engine, workers=jobs, is_dry_run=dry_run, json=json
+        )
         schemata = _distill_batch(runs, operation, inputs, settings, counts)
     with open_schema_store(store if output is None else str(output)) as keep, SchemaCache(keep) as cache:
         for schema in schemata:

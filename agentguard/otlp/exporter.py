@@ -110,7 +110,7 @@ class ExportTarget:
         )
         if not target_endpoint:
             raise ConfigError(
-                "there is no collector: give --endpoint http://HOST:4318/v1/traces, or set "
+                "there is no collector: give --otlp-endpoint http://HOST:4318/v1/traces, or set "
                 "OTEL_EXPORTER_OTLP_ENDPOINT"
             )
         all_headers: dict[str, str] = {}
@@ -143,7 +143,7 @@ def parse_header(text: str) -> tuple[str, str]:
     if ":" in name or not sign:
         name, sign, value = text.partition(":")
     if not sign or not _HEADER_NAME.fullmatch(name.strip()):
-        raise ConfigError("--header takes NAME=VALUE")
+        raise ConfigError("--otlp-header takes NAME=VALUE")
     return name.strip(), value.strip()
 
 
@@ -274,11 +274,11 @@ def _to_error(response: httpx2.Response) -> BackendError:
     headers = {name.lower(): value for name, value in response.headers.items()}
     hint = ""
     if status in (401, 403):
-        hint = ": it rejects the credentials (--header)"
+        hint = ": it rejects the credentials (--otlp-header)"
     elif 300 <= status < 400:
         hint = ": it redirects to another address: give that address"
     elif status == 415:
-        hint = ": it does not support this encoding (--encoding)"
+        hint = ": it does not support this encoding (--otlp-encoding)"
     return BackendError(
         f"the collector answered {status}{hint}",
         status=status,
@@ -330,7 +330,7 @@ def _normalize_endpoint(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host or not url.isprintable() or " " in url:
         raise ConfigError("the collector's address is not valid; write http://HOST:PORT/v1/traces")
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("the collector's address contains credentials; use --header")
+        raise ConfigError("the collector's address contains credentials; use --otlp-header")
     if parts.path not in ("", "/"):
         return url
     return urlunsplit((parts.scheme, parts.netloc, _TRACES_PATH, parts.query, parts.fragment))

@@ -43,7 +43,9 @@ def parse_trace_url(text: str, *, now: float | None = None) -> TraceQuery:
         scheme = _SCHEME.match(text)
         if scheme is not None:
             known = format_unknown_name(scheme[1], SOURCES)
-            raise ConfigError(f"no source of traces named {known} (object storage is read with --out)")
+            raise ConfigError(
+                f"no source of traces named {known} (object storage is read with --batch-output)"
+            )
         raise ConfigError(f"{text!r} is not an address of traces; write {SOURCES[0]}:?since=2d")
     parameters = dict(parse_qsl(match["query"] or "", keep_blank_values=True))
     if unknown := sorted(set(parameters) - set(_PARAMETERS)):

@@ -101,7 +101,9 @@ def view(
     otlp: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Address of a collector of traces; the page of a run can send the run to it."
+            "--otlp-endpoint",
+            metavar="URL",
+            help="Address of a collector of traces; the page of a run can send the run to it.",
         ),
     ] = None,
     otlp_header: Annotated[
@@ -166,7 +168,7 @@ def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | No
     """Return the collector's export target, or None; headers may come from OpenTelemetry's variables."""
     if url is None:
         if headers:
-            raise ConfigError("view: --otlp-header needs --otlp")
+            raise ConfigError("view: --otlp-header needs --otlp-endpoint")
         return None
     from agentguard.otlp import encoding
     from agentguard.otlp.exporter import ExportTarget, parse_header

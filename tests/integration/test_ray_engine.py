@@ -93,7 +93,16 @@ def test_lost_node_loses_and_doubles_no_row(cluster: Any, tmp_path: Path) -> Non
 
 def test_local_cluster_starts_and_ends_with_the_job(tmp_path: Path) -> None:
     source = write_runs(tmp_path / "runs.jsonl", 4)
-    arguments = ["diagnose", str(source), "--out", str(tmp_path / "out"), "--engine", "ray", "--jobs", "2"]
+    arguments = [
+        "diagnose",
+        str(source),
+        "--batch-output",
+        str(tmp_path / "out"),
+        "--engine",
+        "ray",
+        "--jobs",
+        "2",
+    ]
     code = f"""
 import sys
 from agentguard.cli import main

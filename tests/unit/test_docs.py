@@ -59,6 +59,13 @@ def test_command_and_options_are_documented(name, command):
             assert f"`{parameter.opts[0]}" in section, f"{heading} does not describe {parameter.opts[0]}"
 
 
+@pytest.mark.parametrize(("name", "command"), LEAVES, ids=[name for name, _ in LEAVES])
+def test_output_option_has_one_name(name, command):
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and {"--out", "--output", "-o"} & set(parameter.opts):
+            assert parameter.opts == ["--output", "-o"], name
+
+
 def shown() -> list[tuple[str, str, str]]:
     """Return (page, command, text) of every output that a page shows."""
     return [

@@ -16,7 +16,7 @@ from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES
 MODEL_FILE: Final = "embedded.skops"
 CARD_FILE: Final = "card.json"
 MODEL_FORMAT: Final = 2
-TRAIN_COMMAND: Final = "agentguard judge train --data PATH --output DIR"
+TRAIN_COMMAND: Final = "agentguard judge train PATH --output DIR"
 MAX_MODEL_BYTES: Final = 64_000_000
 
 

@@ -74,5 +74,5 @@ def test_judge_that_does_not_answer_leaves_a_retryable_part(
 
 
 def test_model_without_url_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--judge-url"):
+    with pytest.raises(ConfigError, match="--judge"):
         DistillationOperation(judge_model="m")

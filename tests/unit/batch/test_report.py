@@ -152,7 +152,7 @@ def test_command_reports_the_verdicts_of_a_job(tmp_path: Path) -> None:
     folder, page = tmp_path / "out", tmp_path / "pages" / "report.html"
     app, runner = build_app(), CliRunner()
     samples = ["samples/04-wine-bottle.json", "samples/02-teapot.json"]
-    job = runner.invoke(app, ["diagnose", *samples, "--out", str(folder), "--jobs", "1", "--json"])
+    job = runner.invoke(app, ["diagnose", *samples, "--batch-output", str(folder), "--jobs", "1", "--json"])
     assert job.exit_code == 0, job.output
     assert json.loads(job.stdout)["outcomes"] == {"failed": 1, "no_failure_found": 1}
     text = runner.invoke(app, ["report", str(folder), "--output", str(page)])

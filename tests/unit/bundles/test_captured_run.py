@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 
 def export(folder, *arguments):
-    return CliRunner().invoke(build_app(), ["bundle", "export", *arguments, "--out", str(folder)])
+    return CliRunner().invoke(build_app(), ["bundle", "export", *arguments, "--output", str(folder)])
 
 
 @pytest.mark.parametrize("source", ["store", "file"])

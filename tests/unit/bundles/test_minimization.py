@@ -52,7 +52,7 @@ def file(tmp_path_factory):
 
 def test_minimized_bundle_has_one_answer_and_replays_equal(file, tmp_path):
     out = tmp_path / "b.agb"
-    options = ["bundle", "minimize", str(file), "--agent", f"{__name__}:run_agent", "--out", str(out)]
+    options = ["bundle", "minimize", str(file), "--agent", f"{__name__}:run_agent", "--output", str(out)]
     result = CliRunner().invoke(build_app(), options)
     assert (result.exit_code, "5 -> 1 model calls, 6 -> 2 steps" in result.output) == (0, True), result.output
     bundle = read_bundle(out)

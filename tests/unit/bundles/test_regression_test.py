@@ -67,7 +67,7 @@ def folder(tmp_path):
 def write_test(folder, agent="seat_agent:run"):
     bundle, out = folder / "bundles" / "lost seat.agb", folder / "test_lost_seat.py"
     return CliRunner().invoke(
-        build_app(), ["bundle", "to-test", str(bundle), "--agent", agent, "--out", str(out)]
+        build_app(), ["bundle", "to-test", str(bundle), "--agent", agent, "--output", str(out)]
     )
 
 

@@ -27,46 +27,46 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.process
 def test_rows_are_written_and_resumed(source: Path, tmp_path: Path) -> None:
-    first = call(source, "--out", tmp_path / "out", "--jobs", 2)
+    first = call(source, "--batch-output", tmp_path / "out", "--jobs", 2)
     assert first.exit_code == 0, first.output
     assert "3 rows:" in first.stdout
     assert pyarrow.parquet.read_table(tmp_path / "out" / "verdicts").num_rows == 3
-    again = call(f"file://{source}", "--out", tmp_path / "out", "--jobs", 2, "--json")
+    again = call(f"file://{source}", "--batch-output", tmp_path / "out", "--jobs", 2, "--json")
     assert json.loads(again.stdout)["resumed_rows"] == 3
 
 
 @pytest.mark.process
 def test_unreadable_rows_set_the_exit_status_and_name_the_dead_letters(source: Path, tmp_path: Path) -> None:
     source.write_text(source.read_text() + "{broken\n")
-    result = call(source, "--out", f"{tmp_path}/out/", "--jobs", 2)
+    result = call(source, "--batch-output", f"{tmp_path}/out/", "--jobs", 2)
     assert result.exit_code == 1
     assert "1 without a result" in result.stdout
     assert f"{tmp_path}/out/dead_letters" in result.stdout
     source.write_text("{broken\n")
-    assert call(source, "--out", tmp_path / "out2", "--jobs", 2).exit_code == 2
+    assert call(source, "--batch-output", tmp_path / "out2", "--jobs", 2).exit_code == 2
 
 
 def test_dry_run_writes_no_verdict(source: Path, tmp_path: Path) -> None:
-    result = call(source, "--out", tmp_path / "out", "--dry-run", "--limit", 2)
+    result = call(source, "--batch-output", tmp_path / "out", "--dry-run", "--limit", 2)
     assert result.exit_code == 0, result.output
     assert "1 files, 2 rows, 0 of them done" in result.stdout
     assert not (tmp_path / "out" / "verdicts").exists()
 
 
 def test_number_of_workers_is_exact(source: Path, tmp_path: Path) -> None:
-    result = call(source, "--out", tmp_path / "out", "--dry-run", "--jobs", 1)
+    result = call(source, "--batch-output", tmp_path / "out", "--dry-run", "--jobs", 1)
     assert "with 1 worker" in result.stdout
 
 
 def test_number_of_workers_does_not_change_the_configuration(source: Path, tmp_path: Path) -> None:
     judge = ("--judge", "http://127.0.0.1:9/v1", "--judge-model", "m", "--dry-run")
     for workers in (2, 20):
-        result = call(source, "--out", f"{tmp_path}/out/", *judge, "--jobs", workers)
+        result = call(source, "--batch-output", f"{tmp_path}/out/", *judge, "--jobs", workers)
         assert result.exit_code == 0, result.output
 
 
 def test_standard_input_is_refused(tmp_path: Path) -> None:
-    result = call("-", "--out", tmp_path / "out")
+    result = call("-", "--batch-output", tmp_path / "out")
     assert result.exit_code == 2
     assert "standard input cannot be read again" in result.output
 

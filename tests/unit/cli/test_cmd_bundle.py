@@ -162,7 +162,7 @@ def test_replay_wrong_option_exits_with_2(files, options):
 
 def test_scrub_removes_a_pattern_from_each_member_and_replay_is_equal(files, tmp_path):
     out = tmp_path / "e.agb"
-    result = invoke("bundle", "scrub", files[0], "--out", str(out), "--pattern", "place=seat 4")
+    result = invoke("bundle", "scrub", files[0], "--output", str(out), "--pattern", "place=seat 4")
     assert result.exit_code == 0
     assert b"seat 4" not in out.read_bytes().replace(b'"place":"seat 4"', b"")
     assert invoke("replay", str(out), *AGENT).exit_code == 0
@@ -171,5 +171,5 @@ def test_scrub_removes_a_pattern_from_each_member_and_replay_is_equal(files, tmp
 @pytest.mark.parametrize("pattern", ["seat", "place=", "place=(", "a place=x"])
 def test_scrub_wrong_pattern_exits_with_2(files, tmp_path, pattern):
     out = tmp_path / "e.agb"
-    assert invoke("bundle", "scrub", files[0], "--out", str(out), "--pattern", pattern).exit_code == 2
+    assert invoke("bundle", "scrub", files[0], "--output", str(out), "--pattern", pattern).exit_code == 2
     assert not out.exists()

@@ -207,15 +207,15 @@ class TestValidate:
 
 class TestBatch:
     def test_dry_run_counts_rows_and_writes_none(self, run: Path, tmp_path: Path) -> None:
-        result = call("convert", run, "--out", tmp_path / "out", "--dry-run")
+        result = call("convert", run, "--batch-output", tmp_path / "out", "--dry-run")
         assert result.exit_code == 0, result.output
         assert "1 files, 1 rows, 0 of them done" in result.stdout
         assert not (tmp_path / "out" / "runs").exists()
 
     @pytest.mark.parametrize("option", [("--output", "log.jsonl"), ("--store", "runs.db"), ("--to", "html")])
     def test_out_excludes_other_targets(self, run: Path, tmp_path: Path, option: tuple[str, str]) -> None:
-        assert call("convert", run, "--out", tmp_path / "out", *option).exit_code == 2
+        assert call("convert", run, "--batch-output", tmp_path / "out", *option).exit_code == 2
 
     def test_out_needs_runs(self, tmp_path: Path) -> None:
-        result = call("convert", "--out", tmp_path / "out")
+        result = call("convert", "--batch-output", tmp_path / "out")
         assert (result.exit_code, "name the files" in result.stderr) == (2, True)

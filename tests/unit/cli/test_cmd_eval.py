@@ -64,7 +64,7 @@ def test_batch_scores_equal_those_in_memory(folder: Path) -> None:
         1,
         "--json",
     )
-    plain, batch = call(*options), call(*options, "--out", "out", "--jobs", 2)
+    plain, batch = call(*options), call(*options, "--batch-output", "out", "--jobs", 2)
     assert (plain.exit_code, batch.exit_code) == (1, 1), batch.output
     assert "bad.json" in batch.stderr
     for one, other in zip(
@@ -159,8 +159,11 @@ def test_broken_record_is_reported_and_the_rest_is_scored(folder: Path) -> None:
         (("--method", "label_copy", "--option", "k"), "NAME=VALUE"),
         (("--method", "two_line", "--method", "constant", "--option", "k=1"), "one --method"),
         (("--method", "constant", "--folds", "11"), "11 folds"),
-        (("--method", "constant", "--out", "out"), "a batch job trains nothing"),
-        (("--method", "two_line", "--out", "out", "--cv", "question"), "--out trains nothing"),
+        (("--method", "constant", "--batch-output", "out"), "a batch job trains nothing"),
+        (
+            ("--method", "two_line", "--batch-output", "out", "--cv", "question"),
+            "--batch-output trains nothing",
+        ),
     ],
 )
 def test_invalid_arguments_give_one_clear_line(folder: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -39,7 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (data / "LICENSE").write_text("CC0 1.0\n")
     assert len(load_records(data)) == 24
     result = CliRunner().invoke(
-        build_app(), ["judge", "train", "--data", str(data), "--output", str(out), "--repeats", "1", "--json"]
+        build_app(), ["judge", "train", str(data), "--output", str(out), "--repeats", "1", "--json"]
     )
     assert result.exit_code == 0, result.output
     return out
@@ -69,7 +69,7 @@ def test_training_on_too_few_labels_is_an_error_and_writes_no_model(tmp_path: Pa
     data, out = tmp_path / "data", tmp_path / "model"
     data.mkdir()
     write_outcomes(data, 4, 2)
-    result = CliRunner().invoke(build_app(), ["judge", "train", "--data", str(data), "--output", str(out)])
+    result = CliRunner().invoke(build_app(), ["judge", "train", str(data), "--output", str(out)])
     assert result.exit_code == 2
     assert "4 failed, 2 passed, 4 with a root cause" in result.output
     assert MINIMUM_LABELS in result.output
@@ -80,7 +80,7 @@ def test_training_at_the_minimum_of_outcomes_reports_the_untrained_ranking(tmp_p
     data, out = tmp_path / "data", tmp_path / "model"
     data.mkdir()
     write_outcomes(data, MIN_RUNS_PER_OUTCOME, MIN_OUTCOMES - MIN_RUNS_PER_OUTCOME)
-    command = ["judge", "train", "--data", str(data), "--output", str(out), "--no-scores"]
+    command = ["judge", "train", str(data), "--output", str(out), "--no-scores"]
     result = CliRunner().invoke(build_app(), command)
     assert result.exit_code == 0, result.output
     assert "not trained: ranking of steps of" in result.output

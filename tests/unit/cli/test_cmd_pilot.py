@@ -29,13 +29,13 @@ def run_agent(guard: Guard, task: str, totals: tuple[int, ...]) -> None:
 
 def test_pilot_over_scenarios_writes_a_usable_policy(tmp_path: Path) -> None:
     out = tmp_path / "policy.yaml"
-    result = invoke("--every", 40, "--out", out, "--json")
+    result = invoke("--every", 40, "--output", out, "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["overall"]["rescue"]["count"] > 0
     assert out.read_text().startswith("# agentguard pilot:")
     Guard.from_policy(out)
-    again = invoke("--every", 40, "--out", out)
+    again = invoke("--every", 40, "--output", out)
     assert again.exit_code == 2
     assert "exists" in again.output
 

@@ -49,7 +49,7 @@ def test_failures_are_distilled_once(runs: Path, tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_batch_gives_the_same_schemata(runs: Path, held: Path, tmp_path: Path) -> None:
-    place, options = tmp_path / "batch.jsonl", ("--out", tmp_path / "out", "--json", "--output")
+    place, options = tmp_path / "batch.jsonl", ("--batch-output", tmp_path / "out", "--json", "--output")
     counts = orjson.loads(call("distill", runs, *options, place).stdout)
     assert (counts["read"], counts["broken"], counts["passed_over"]) == (12, 0, 0)
     assert [one.id for one in read_schemata(place)] == [one.id for one in read_schemata(held)]
@@ -59,7 +59,7 @@ def test_batch_gives_the_same_schemata(runs: Path, held: Path, tmp_path: Path) -
 
 def test_batch_dry_run_writes_no_schema(runs: Path, tmp_path: Path) -> None:
     place = tmp_path / "s.jsonl"
-    result = call("distill", runs, "--out", tmp_path / "out", "--dry-run", "--output", place)
+    result = call("distill", runs, "--batch-output", tmp_path / "out", "--dry-run", "--output", place)
     assert (result.exit_code, "1 files" in result.stdout, place.exists()) == (0, True, False)
 
 
@@ -89,7 +89,7 @@ def test_exactly_one_location_is_accepted(runs: Path, tmp_path: Path) -> None:
     result = call("distill", runs, "--output", tmp_path / "s.jsonl", "--store", tmp_path / "s.db")
     assert result.exit_code == 2
     assert "not both" in result.stderr
-    assert "--judge-url" in call("distill", runs, "--judge-model", "m").stderr
+    assert "--judge" in call("distill", runs, "--judge-model", "m").stderr
 
 
 def test_schema_is_listed_shown_and_counted(held: Path) -> None:

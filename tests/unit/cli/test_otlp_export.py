@@ -18,7 +18,7 @@ def call(*arguments: object) -> Result:
 
 def test_runs_of_files_are_sent(tmp_path: Path) -> None:
     with receiving(tmp_path) as one:
-        result = call(*sorted(SAMPLES.glob("*.json"))[:2], "--to", "otlp", "--endpoint", one.url)
+        result = call(*sorted(SAMPLES.glob("*.json"))[:2], "--to", "otlp", "--otlp-endpoint", one.url)
         assert result.exit_code == 0, result.output
         assert "2 runs sent to" in result.stderr
         assert len(one.checked()) == 2
@@ -30,8 +30,8 @@ def test_runs_of_a_store_are_sent_with_their_diagnoses(tmp_path: Path) -> None:
         store.flush(20)
     with receiving(tmp_path) as one:
         result = call(
-            ids[-1], "nobody", "--store", tmp_path / "s.db", "--to", "otlp", "--endpoint", one.url,
-            "--encoding", "json",
+            ids[-1], "nobody", "--store", tmp_path / "s.db", "--to", "otlp", "--otlp-endpoint", one.url,
+            "--otlp-encoding", "json",
         )  # fmt: skip
         assert result.exit_code == 1
         assert "no run nobody" in result.stderr
@@ -48,7 +48,7 @@ def test_run_of_tenant_is_sent_if_tenant_is_named(tmp_path: Path) -> None:
         theirs = replace(record.trajectory, id="theirs")
         store.write_run(replace(record, trajectory=theirs), tenant="a")
     with receiving(tmp_path) as one:
-        given = ("theirs", "--store", tmp_path / "s.db", "--to", "otlp", "--endpoint", one.url)
+        given = ("theirs", "--store", tmp_path / "s.db", "--to", "otlp", "--otlp-endpoint", one.url)
         assert call(*given).exit_code == 2
         assert not one.noted()
         assert call(*given, "--tenant", "a").exit_code == 0
@@ -59,7 +59,7 @@ def test_collector_comes_from_environment(tmp_path: Path, monkeypatch: pytest.Mo
     with receiving(tmp_path, "--header", "api-key=s3cret", "--reject", "1") as one:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", one.url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret")
-        result = call(SAMPLES / "02-teapot.json", "--to", "otlp", "--no-content")
+        result = call(SAMPLES / "02-teapot.json", "--to", "otlp", "--no-otlp-content")
         assert result.exit_code == 1
         assert "rejected by the collector: 1" in result.stderr
         assert "s3cret" not in result.output
@@ -70,10 +70,10 @@ def test_collector_comes_from_environment(tmp_path: Path, monkeypatch: pytest.Mo
     ("arguments", "words"),
     [
         (("--to", "otlp"), "there is no collector"),
-        (("--to", "otlp", "--endpoint", "x"), "address is not valid"),
-        (("--to", "otlp", "--endpoint", "http://x", "--header", "s3cret"), "NAME=VALUE"),
-        (("--to", "otlp", "--endpoint", "http://x", "--encoding", "xml"), "protobuf or json"),
-        (("--to", "atif", "--endpoint", "http://x"), "need --to otlp"),
+        (("--to", "otlp", "--otlp-endpoint", "x"), "address is not valid"),
+        (("--to", "otlp", "--otlp-endpoint", "http://x", "--otlp-header", "s3cret"), "NAME=VALUE"),
+        (("--to", "otlp", "--otlp-endpoint", "http://x", "--otlp-encoding", "xml"), "protobuf or json"),
+        (("--to", "atif", "--otlp-endpoint", "http://x"), "need --to otlp"),
     ],
 )
 def test_invalid_arguments_give_one_clear_line(
@@ -89,7 +89,13 @@ def test_invalid_arguments_give_one_clear_line(
 def test_collector_rejection_ends_the_command(tmp_path: Path) -> None:
     with receiving(tmp_path, "--answers", "401") as one:
         result = call(
-            SAMPLES / "02-teapot.json", "--to", "otlp", "--endpoint", one.url, "--header", "a=s3cret"
+            SAMPLES / "02-teapot.json",
+            "--to",
+            "otlp",
+            "--otlp-endpoint",
+            one.url,
+            "--otlp-header",
+            "a=s3cret",
         )
         assert result.exit_code == 2
         assert "rejects the credentials" in result.stderr

@@ -265,10 +265,10 @@ def test_busy_collector_is_retried_after_its_delay(tmp_path: Path) -> None:
     ("status", "words"),
     [
         (400, "answered 400"),
-        (401, "--header"),
-        (403, "--header"),
+        (401, "--otlp-header"),
+        (403, "--otlp-header"),
         (307, "redirects"),
-        (415, "--encoding"),
+        (415, "--otlp-encoding"),
         (500, "500"),
     ],
 )
@@ -324,7 +324,7 @@ def test_addresses_and_headers_come_from_environment() -> None:
         ExportTarget.from_environment("http://d/api/otel/v1/traces", {}, {}).endpoint
         == "http://d/api/otel/v1/traces"
     )
-    with pytest.raises(ConfigError, match="--endpoint"):
+    with pytest.raises(ConfigError, match="--otlp-endpoint"):
         ExportTarget.from_environment(None, {}, {})
 
 

@@ -145,7 +145,7 @@ def test_endpoint_with_little_label_mass_answers_and_is_not_usable() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--name", "gpt-x"], "no_model: the endpoint answered 404 for the model 'gpt-x'"),
+        (["--judge-model", "gpt-x"], "no_model: the endpoint answered 404 for the model 'gpt-x'"),
         ([], "refused: the endpoint answered 401"),
     ],
 )
