@@ -42,8 +42,6 @@ CAPABILITIES = Capabilities(
     restart=True,
     repair=True,
     sample=True,
-    persistent_view=True,
-    buffer_stream=True,
 )
 
 _LOGGER = logging.getLogger("agentguard.openai")
@@ -330,7 +328,7 @@ class Interceptor:
     def _match_last_turn(
         self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
     ) -> Conversation | None:
-        """Find the only conversation whose last answer ends the history, and rebuild its branch."""
+        """Find the only conversation whose last answer ends the history, and resume it."""
         last_turn = find_last_turn(adapter, items)
         if last_turn is None:
             return None
@@ -338,8 +336,15 @@ class Interceptor:
             build_answer_key(adapter, items[last_turn[0] : last_turn[1]], run_name)
         )
         if conversation is not None:
-            rebuild_branch(conversation, adapter, items, self.agent)
+            self._resume_conversation(conversation, adapter, items, last_turn[0])
         return conversation
+
+    def _resume_conversation(
+        self, conversation: Conversation, adapter: ApiAdapter, items: Sequence[Item], last_turn: int
+    ) -> None:
+        """Prepare a conversation for a history whose beginning is unknown."""
+        del last_turn
+        rebuild_branch(conversation, adapter, items, self.agent)
 
     def _start_conversation(
         self, adapter: ApiAdapter, body: Mapping[str, Any], history: Sequence[Item], *, run_name: str

@@ -14,7 +14,7 @@ from agentguard.intercept.api_adapter import ApiAdapter, select_context_steps
 from agentguard.intercept.conversation import Conversation, Item
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits
-from agentguard.intercept.history_sync import build_answer_key, count_turns_before_task, find_last_turn
+from agentguard.intercept.history_sync import count_turns_before_task
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectClaim, EffectLedger, ExecutionDecision
@@ -100,22 +100,13 @@ class PassiveInterceptor(Interceptor):
             pending_steps=steps,
         )
 
-    def _match_last_turn(
-        self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
-    ) -> Conversation | None:
-        last_turn = find_last_turn(adapter, items)
-        if last_turn is None:
-            return None
-        conversation = self.conversations.pop_unique(
-            build_answer_key(adapter, items[last_turn[0] : last_turn[1]], run_name)
-        )
+    def _resume_conversation(
+        self, conversation: Conversation, adapter: ApiAdapter, items: Sequence[Item], last_turn: int
+    ) -> None:
         if isinstance(conversation, PassiveConversation):
             start, end = adapter.split_turns(items, 0)[0]
-            conversation.processed_item_count, conversation.first_step = (
-                last_turn[0],
-                adapter.build_step(items[start:end], self.agent),
-            )
-        return conversation
+            conversation.processed_item_count = last_turn
+            conversation.first_step = adapter.build_step(items[start:end], self.agent)
 
 
 def _build_new_steps(

@@ -21,8 +21,6 @@ class Capabilities:
         sample: request several candidates of one turn from the same model or from others.
         escalate: ask a person and wait.
         stop: end the run.
-        persistent_view: a rewritten view must be rewritten again in each later request, as in a proxy.
-        buffer_stream: tool calls in a stream can be held back until the verdict.
     """
 
     send_message: bool = True
@@ -36,9 +34,13 @@ class Capabilities:
     sample: bool = False
     escalate: bool = False
     stop: bool = True
-    persistent_view: bool = False
-    buffer_stream: bool = False
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the capabilities that are True."""
         return tuple(one.name for one in fields(self) if getattr(self, one.name))
+
+
+MODEL_LOOP_CAPABILITIES = Capabilities(
+    reject=True, truncate=True, compensate=True, disable_tools=True, restart=True, repair=True, sample=True
+)
+"""Capabilities of an integration that controls the messages, the tools and the model calls of its agent."""

@@ -20,7 +20,7 @@ from agentguard.integrations.langchain.messages import (
 )
 from agentguard.integrations.langchain.run import AgentRun, get_current_run
 from agentguard.integrations.langchain.state_updates import get_tool_name
-from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.runtime.resumption import discard_unknown_steps, list_disabled_tools
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import ToolSpec, Trajectory
@@ -109,20 +109,11 @@ class AgentRunRegistry:
             tools=tuple(_build_tool_spec(tool) for tool in tools),
             system_prompts={self.agent: system.text} if system is not None else {},
         )
-        can = Capabilities(
-            reject=True,
-            truncate=True,
-            compensate=True,
-            disable_tools=True,
-            restart=True,
-            repair=True,
-            sample=True,
-        )
         # A run with answers before its first call here began in another process; the store may contain it.
         said = messages[messages.index(asked[-1]) :] if asked else ()
         begun = any(isinstance(message, AIMessage) or is_guard_message(message) for message in said)
         resume = begun and self._guard.components.store is not None
-        run = AgentRun(self._guard.session(meta, can, resume=resume))
+        run = AgentRun(self._guard.session(meta, MODEL_LOOP_CAPABILITIES, resume=resume))
         run.disabled_tools = list_disabled_tools(run.session)
         if resume:
             known = [

@@ -43,7 +43,7 @@ from agentguard.recover.actions import (
     SampleVariant,
     SendMessage,
 )
-from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.recover.effect_store import Effect, EffectStore
 from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.recover.snapshots.manager import SnapshotOptions
@@ -179,17 +179,7 @@ class LoopRun:
             system_prompts={"": system} if system else {},
             extra={"tags": list(tags)} if tags else {},
         )
-        can = Capabilities(
-            reject=True,
-            truncate=True,
-            fork=save is not None,
-            compensate=True,
-            disable_tools=True,
-            restart=True,
-            repair=True,
-            sample=True,
-            escalate=ask is not None,
-        )
+        can = replace(MODEL_LOOP_CAPABILITIES, fork=save is not None, escalate=ask is not None)
         self.session = guard.session(meta, can, effect_store=effect_store, recorder=recorder, resume=resume)
         self._model_functions = ModelFunctions(models, self.session.config.planner.models)
         self.branch = ChatBranch()

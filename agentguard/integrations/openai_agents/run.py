@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from agents import Agent, Model, RunConfig, Runner
@@ -33,7 +34,7 @@ from agentguard.integrations.openai_agents.wrappers import (
     find_model_name,
 )
 from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SampleVariant
-from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES, Capabilities
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import from_annotations
 from agentguard.runtime.session import Session, aend_session
@@ -164,17 +165,7 @@ class AgentsGuardedRun:
         )
 
     def _build_capabilities(self) -> Capabilities:
-        return Capabilities(
-            reject=True,
-            truncate=True,
-            compensate=True,
-            disable_tools=True,
-            restart=True,
-            repair=True,
-            sample=True,
-            escalate=self._ask is not None,
-            persistent_view=True,
-        )
+        return replace(MODEL_LOOP_CAPABILITIES, escalate=self._ask is not None)
 
     def _commit_input(self, items: Sequence[Any]) -> None:
         """Commit the input of the run; a rollback never removes it."""

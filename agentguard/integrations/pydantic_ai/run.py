@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ModelResponse, ToolReturnPart
@@ -22,7 +23,7 @@ from agentguard.integrations.pydantic_ai.messages import (
     replace_result_in_parts,
 )
 from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SampleVariant
-from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import acollect_messages, aundo_effects
@@ -90,16 +91,7 @@ class PydanticGuardedRun:
                 tools=tuple(_build_tool_spec(tool) for tool in self._known_tools.values()),
                 system_prompts={self.agent_name: system} if system else {},
             )
-            can = Capabilities(
-                reject=True,
-                truncate=True,
-                compensate=True,
-                disable_tools=True,
-                restart=True,
-                repair=True,
-                sample=True,
-                escalate=self._ask is not None,
-            )
+            can = replace(MODEL_LOOP_CAPABILITIES, escalate=self._ask is not None)
             self._session = self._guard.session(meta, can)
             if self._on_run is not None:
                 self._on_run(self._session)

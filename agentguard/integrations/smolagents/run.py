@@ -26,7 +26,7 @@ from agentguard.integrations.smolagents.steps import (
     to_text,
 )
 from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SampleVariant
-from agentguard.recover.capabilities import Capabilities
+from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.recover.effect_ledger import EffectClaim
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
@@ -132,16 +132,7 @@ class SmolagentsRun:
             tools=tuple(specs),
             system_prompts={self._name: system} if system else {},
         )
-        can = Capabilities(
-            reject=True,
-            truncate=True,
-            compensate=True,
-            disable_tools=True,
-            restart=True,
-            repair=can_repair,
-            sample=True,
-            escalate=ask is not None,
-        )
+        can = replace(MODEL_LOOP_CAPABILITIES, repair=can_repair, escalate=ask is not None)
         self.session = guard.session(meta, can)
         self.disabled_tools: set[str] = set()
         self._steps: list[Step] = []

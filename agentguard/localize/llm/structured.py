@@ -26,34 +26,25 @@ class StepTurn:
         number: position of the turn in the run, from 0.
         agent, source: its agent and source.
         steps: indices of its steps, in order; never empty.
-        agent_turn_number: number of earlier turns of the same agent.
     """
 
     number: int
     agent: str
     source: Source
     steps: tuple[int, ...]
-    agent_turn_number: int
 
 
 def group_turns(trajectory: Trajectory) -> tuple[StepTurn, ...]:
     """Group consecutive steps of one agent; every step is in exactly one turn, in order."""
-    turns: list[StepTurn] = []
-    turn_counts: dict[tuple[Source, str], int] = {}
-    for group in _group_steps(trajectory.steps):
-        first = group[0]
-        key = (first.source, first.agent)
-        turns.append(
-            StepTurn(
-                number=len(turns),
-                agent=first.agent,
-                source=first.source,
-                steps=tuple(step.index for step in group),
-                agent_turn_number=turn_counts.get(key, 0),
-            )
+    return tuple(
+        StepTurn(
+            number=number,
+            agent=group[0].agent,
+            source=group[0].source,
+            steps=tuple(step.index for step in group),
         )
-        turn_counts[key] = turn_counts.get(key, 0) + 1
-    return tuple(turns)
+        for number, group in enumerate(_group_steps(trajectory.steps))
+    )
 
 
 def _group_steps(steps: tuple[Step, ...]) -> Iterator[list[Step]]:

@@ -15,7 +15,6 @@ def test_consecutive_steps_of_one_agent_are_one_turn() -> None:
         ("Reader", (5,)),
     ]
     assert [t.number for t in grouped] == [0, 1, 2, 3, 4]
-    assert [t.agent_turn_number for t in grouped if t.agent == "Orchestrator"] == [0, 1]
 
 
 def test_every_step_is_in_exactly_one_turn() -> None:

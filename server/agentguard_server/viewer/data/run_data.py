@@ -54,7 +54,6 @@ class RunData:
         effects: rows of the effect ledger.
         judgements: feedback of people.
         problems: descriptions of unreadable data.
-        stored_at: when the run was stored; epoch seconds.
     """
 
     run: Trajectory
@@ -65,7 +64,6 @@ class RunData:
     effects: tuple[EffectRow, ...] = ()
     judgements: tuple[JudgementRow, ...] = ()
     problems: tuple[str, ...] = ()
-    stored_at: float | None = None
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -123,7 +121,6 @@ class RunData:
             effects=read_rows("effects", store.list_effects),
             judgements=read_rows("judgements", store.list_judgements),
             problems=tuple(problems),
-            stored_at=rows[0].created_at,
         )
 
 
