@@ -25,7 +25,10 @@ from agentguard.trajectory.model import Source, Step, ToolCall
 SCHEMA_DETECTOR = "schema_violation"
 """Detector of arguments outside the JSON Schema of a tool."""
 
-_CERTAIN_DETECTORS = frozenset({SCHEMA_DETECTOR, DUPLICATE_CALL_TRIGGER})
+_MALFORMED_DETECTORS = frozenset({SCHEMA_DETECTOR, "unparsable_action"})
+"""Detectors of calls that no tool can execute; a model usually corrects them."""
+
+_CERTAIN_DETECTORS = _MALFORMED_DETECTORS | {DUPLICATE_CALL_TRIGGER}
 """Detectors whose findings are facts: arguments match a JSON Schema or not, and calls are equal or not."""
 
 
@@ -129,7 +132,7 @@ class EffectGate:
             return None
         trigger = self._find_trigger(state, turn, findings, tools)
         if trigger is not None:
-            is_malformed = trigger.detector == SCHEMA_DETECTOR
+            is_malformed = trigger.detector in _MALFORMED_DETECTORS
             return GateDecision(trigger, MALFORMED_CALL_TRIGGER if is_malformed else EFFECT_TRIGGER)
         return self._find_repetition(state, turn, is_denied=is_denied)
 

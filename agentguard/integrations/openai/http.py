@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from agentguard.errors import RecoveryError
+from agentguard.errors import ConfigError, RecoveryError
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.registry import GUARDED_APIS
@@ -26,8 +26,22 @@ def select_adapter(request: httpx2.Request) -> ApiAdapter | None:
     return next((api.adapter for api in GUARDED_APIS.values() if path.endswith(api.path_suffix)), None)
 
 
+def require_request(request: object, kind: type, library: str, remedy: str) -> None:
+    """Raise ConfigError if a request is of another HTTP library than the transport."""
+    if not isinstance(request, kind):
+        found = type(request).__module__.partition(".")[0]
+        raise ConfigError(
+            f"this guarded transport is for clients on {library}, and the client is on {found}; use {remedy}"
+        )
+
+
 def strip_run_header(request: httpx2.Request) -> tuple[httpx2.Request, str]:
-    """Return the request without the run header, and the header's value."""
+    """Return the request without the run header, and the header's value.
+
+    Raises:
+        ConfigError: the request is not of httpx2.
+    """
+    require_request(request, httpx2.Request, "httpx2", "guard.httpx_transport() or guard.ahttpx_transport()")
     run = request.headers.get(RUN_HEADER)
     if run is None:
         return request, ""

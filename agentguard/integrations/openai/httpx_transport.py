@@ -1,4 +1,4 @@
-"""Guarded transport for clients on httpx 0.28: openai 1 and 2, anthropic before 2, and what pins them.
+"""Guarded transport for clients on httpx 0.28: openai 1 and 2, anthropic before 1, and what pins them.
 
 ::
 
@@ -22,6 +22,7 @@ try:
 except ImportError as error:
     raise MissingExtra("the guarded transport for httpx", "httpx") from error
 
+from agentguard.integrations.openai.http import require_request
 from agentguard.integrations.openai.transport import AsyncGuardTransport, GuardTransport
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class HttpxGuardTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; guard it if it calls a supported API."""
+        require_request(request, httpx.Request, "httpx", "guard.transport()")
         stream = request.stream
         assert isinstance(stream, httpx.SyncByteStream)
         with _translate_errors():
@@ -71,6 +73,7 @@ class AsyncHttpxGuardTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; guard it if it calls a supported API."""
+        require_request(request, httpx.Request, "httpx", "guard.atransport()")
         stream = request.stream
         assert isinstance(stream, httpx.AsyncByteStream)
         converted = _to_httpx2_request(request, _AsyncIncomingStream(stream))

@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 
+from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from tests.unit.integrations.openai_server import Raw, chunks, completion, serving
 
@@ -103,3 +105,18 @@ def test_error_status_is_returned() -> None:
     ):
         response = client.post(f"{server.url}/chat/completions", json=BODY)
     assert (response.status_code, response.json()["error"]["message"]) == (429, "slow down")
+
+
+@pytest.mark.parametrize(
+    ("transport", "client", "library", "remedy"),
+    [
+        ("httpx_transport", httpx2.Client, "httpx2", "guard.transport()"),
+        ("transport", httpx.Client, "httpx", "guard.httpx_transport()"),
+    ],
+)
+def test_client_of_the_other_library_is_rejected_with_the_transport_to_use(
+    transport: str, client: Any, library: str, remedy: str
+) -> None:
+    with client(transport=getattr(Guard(), transport)()) as http, pytest.raises(ConfigError) as caught:
+        http.post("http://127.0.0.1:1/v1/chat/completions", json={})
+    assert f"the client is on {library}; use {remedy}" in str(caught.value)

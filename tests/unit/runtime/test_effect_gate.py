@@ -456,6 +456,17 @@ def test_answer_to_a_question_about_no_call_reaches_the_agent_unchanged() -> Non
     assert begin(can=PERSON).record_person_answer("Look in the attic.") == "Look in the attic."
 
 
+def test_arguments_that_cannot_be_parsed_are_refused_as_often_as_other_malformed_calls() -> None:
+    session = begin(effect="destructive")
+    for raw in ('{"amount": 10', "ten to Ann", "amount=10"):
+        call = ToolCall(id="c", name="transfer", arguments=None, raw_arguments=raw)
+        plan = session.propose(replace(turn(), tool_calls=(call,)))
+        assert plan is not None
+        assert plan.strategy == "reprompt"
+    assert session.propose(turn(amount=10, to="Ann")) is None
+    assert session.stop_reason is None
+
+
 def test_escalation_policy_limits_refusals_of_malformed_calls() -> None:
     policy = RecoveryPolicy(escalations={"malformed_call": [{"reprompt": {"times": 2}}, "stop"]})
     session = begin(effect="destructive", policy=policy)
