@@ -34,6 +34,7 @@ from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolv
 from agentguard.cli.run_summary import GroupKey, RunSelection, SortKey
 from agentguard.cli.store_import import StoreImport
 from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns
+from agentguard.cli.terminal_text import format_count
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
@@ -57,6 +58,7 @@ class _RunCounts:
     diagnosed: int = 0
     skipped: int = 0
     failed: int = 0
+    renamed: int = 0
     unreadable: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
 
@@ -267,8 +269,12 @@ def diagnose(
                 is_full=no_summary or watch is not None,
                 find_file=outcome.files.get,
                 unreadable=outcome.unreadable,
+                store=store_import.address,
             ).print_results(results)
     outcome.skipped = store_import.skipped
+    if outcome.renamed:
+        count = format_count(outcome.renamed, "run")
+        typer.echo(f"named FILE:ID, because another run of the input has the id: {count}", err=True)
     if not run_id and (text := known.describe_unmatched()):
         typer.echo(text, err=True)
     raise typer.Exit(_compute_exit_status(outcome, fail_on_failure))
@@ -375,6 +381,7 @@ def _iter_trajectories(
             missing.discard(item.trajectory.id)
             if item.file is not None:
                 outcome.files[item.trajectory.id] = item.file
+            outcome.renamed += item.original_id is not None
             known.add_recorded(item)
             yield price_run(item.trajectory, prices)
     for id in sorted(missing):

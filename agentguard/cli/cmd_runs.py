@@ -20,14 +20,14 @@ from agentguard.cli.json_output import print_json
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.run_summary import format_step_label
 from agentguard.cli.stored_runs import StoredRuns, StoreUrl, open_store, parse_age
-from agentguard.cli.terminal_text import build_console, to_one_line
+from agentguard.cli.terminal_text import build_console, format_count, to_one_line
 from agentguard.errors import StoreError
 from agentguard.guard import Guard
 from agentguard.localize.run_comparison import DiagnosedRun, can_compare, compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
 from agentguard.localize.step_support import rate_summary
 from agentguard.resilience.ordered_map import map_ordered
-from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter, split_labels
+from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.taxonomy.loader import TaxonomyCatalog
 from agentguard.trajectory._json_node import JsonNode
@@ -230,7 +230,7 @@ def diagnose(
                     typer.echo(f"{run.id}: {diagnosis.verdict.label}")
     if not json:
         totals = ", ".join(f"{counts[verdict]} {verdict.label}" for verdict in Verdict)
-        typer.echo(f"{sum(counts.values())} runs: {totals}")
+        typer.echo(f"{format_count(sum(counts.values()), 'run')}: {totals}")
     if fail_on_failure and counts[Verdict.FAILED]:
         raise typer.Exit(_FAILURE_STATUS)
 
@@ -255,11 +255,10 @@ def _select_default_verdicts(cause_agent: str | None, code: str | None) -> froze
 
 
 def _encode_row(row: RunSummaryRow) -> dict[str, Any]:
-    names = ("run_id", "task", "format", "started_at", "steps", "tokens", "cost_usd", "models", "verdict")
+    names = ("run_id", "task", "format", "started_at", "steps", "tokens", "cost_usd", "verdict")
     more = ("probability", "method", "step", "agent", "code", "recovered", "judged")
-    labels = {"agents": split_labels(row.agents), "tools": split_labels(row.tools)}
     verdict = {"verdict": row.verdict or NOT_DIAGNOSED}
-    return {name: getattr(row, name) for name in (*names, *more)} | verdict | labels
+    return {name: getattr(row, name) for name in (*names, *more)} | verdict | row.labels
 
 
 def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
@@ -278,7 +277,7 @@ def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
             excerpt = to_one_line(match.before + match.match + match.after, _MAX_EXCERPT_CHARS)
             typer.echo(f"  {label}{branch}, {match.field}: {excerpt}")
     if not json:
-        typer.echo(f"{len(found_runs)} runs")
+        typer.echo(format_count(len(found_runs), "run"))
     if result.next is not None or len(result.runs) > limit:
         typer.echo("older runs may match, too: set --limit, or select runs with the other options", err=True)
     if result.unreadable_steps:
@@ -311,7 +310,7 @@ def _print_rows(rows: list[RunSummaryRow], *, json: bool) -> None:
             "" if row.cost_usd is None else f"${row.cost_usd:.4g}",
         )
     build_console().print(table)
-    typer.echo(f"{len(rows)} runs")
+    typer.echo(format_count(len(rows), "run"))
 
 
 def _format_step(row: RunSummaryRow) -> str:

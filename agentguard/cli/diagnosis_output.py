@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agentguard.cli.terminal_text import extract_excerpt, to_one_line
+from agentguard.cli.terminal_text import extract_excerpt, format_count, to_one_line
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.evidence import describe_field
 from agentguard.localize.base import Diagnosis, Hypothesis
@@ -73,7 +73,7 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
     head.append(f" {label} ", style)
     head.append(f"  {to_one_line(trajectory.id, 60)}", "bold")
     head.append(
-        f"  {trajectory.format} · {_format_count(len(trajectory.steps), 'step')} · {_format_count(len(agents), 'agent')}"  # noqa: E501
+        f"  {trajectory.format} · {format_count(len(trajectory.steps), 'step')} · {format_count(len(agents), 'agent')}"  # noqa: E501
         f"{_format_cost(trajectory)} · p(failed) {diagnosis.probability:.2f}"
         f"{' · ' * bool(diagnosis.basis.label)}{diagnosis.basis.label}",
         "dim",
@@ -89,7 +89,7 @@ def _format_judge_usage(usage: Mapping[str, float]) -> str:
         return ""
     tokens = int(usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0))
     cost = f", ${usage['cost_usd']:.4g}" if "cost_usd" in usage else ""
-    counts = f"{_format_count(calls, 'call')}, {_format_count(cached, 'answer')} from the cache"
+    counts = f"{format_count(calls, 'call')}, {format_count(cached, 'answer')} from the cache"
     return f"{counts}, {tokens:,} tokens{cost}"
 
 
@@ -176,7 +176,7 @@ def _build_findings(
         yield table
     hidden = len(diagnosis.findings) - len(shown_findings)
     if hidden:
-        yield Text(f"{'':16}{_format_count(hidden, 'more finding')}; --verbose shows all", "dim")
+        yield Text(f"{'':16}{format_count(hidden, 'more finding')}; --verbose shows all", "dim")
 
 
 def _format_finding(finding: Finding) -> Text:
@@ -222,7 +222,3 @@ def _new_grid() -> Table:
     grid.add_column(style="dim", min_width=13, no_wrap=True)
     grid.add_column(overflow="fold")
     return grid
-
-
-def _format_count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

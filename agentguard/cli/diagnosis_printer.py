@@ -39,6 +39,7 @@ class DiagnosisPrinter:
         is_full: print each run in full as soon as it is diagnosed.
         find_file: finder of the file of a run by its id.
         unreadable: messages of the records that could not be read; it grows while the results are read.
+        store: address of the store that has the runs; empty for no store.
     """
 
     format: OutputFormat
@@ -47,6 +48,7 @@ class DiagnosisPrinter:
     is_full: bool
     find_file: Callable[[str], str | None]
     unreadable: Sequence[str]
+    store: str = ""
 
     def print_results(self, results: DiagnosisResults) -> None:
         """Print the results on standard output."""
@@ -76,7 +78,7 @@ class DiagnosisPrinter:
             if len(runs) > 1:
                 if self.is_full or len(runs) <= _MAX_FULL_RUNS:
                     console.print()
-                render_triage(console, runs, self.selection)
+                render_triage(console, runs, self.selection, store=self.store)
 
     def _iter_full_diagnoses(
         self, results: DiagnosisResults, runs: list[RunSummary]

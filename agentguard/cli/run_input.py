@@ -14,6 +14,7 @@ import orjson
 import typer
 from rich.console import Console
 
+from agentguard.cli.terminal_text import format_count
 from agentguard.errors import ConfigError, InputError
 from agentguard.trace_sources import is_trace_url, parse_trace_url, read_traces
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -147,7 +148,7 @@ def read_records(
                     continue
                 tally.add(record)
                 total += 1
-                status.update(f"reading … {total} runs")
+                status.update(f"reading … {format_count(total, 'run')}")
                 yield record
 
 
@@ -191,11 +192,7 @@ def print_report(summaries: list[ReadSummary], redaction: Redaction | None, *, d
     """Print the number of runs and of redacted secrets on standard error."""
     runs = sum(tally.runs for tally in summaries)
     if runs:
-        typer.echo(f"{_format_count(runs, 'run')} {done}".rstrip(), err=True)
+        typer.echo(f"{format_count(runs, 'run')} {done}".rstrip(), err=True)
     if redaction is not None:
         counts = ", ".join(f"{kind} {n}" for kind, n in sorted(redaction.counts.items()))
         typer.echo(f"redacted: {counts or 'nothing'}", err=True)
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from agentguard.cli.stored_runs import DiagnosisResults, flush_store, keep_verdicts
+from agentguard.cli.stored_runs import DiagnosisResults, add_label_note, flush_store, keep_verdicts
+from agentguard.cli.terminal_text import format_count
 from agentguard.guard import Guard
 from agentguard.trajectory.model import Trajectory
 
@@ -28,11 +29,21 @@ class StoreImport:
 
     Attributes:
         skipped: number of skipped runs.
+        stored: number of written runs.
     """
 
     def __init__(self, url: str | None, files: dict[str, str], *, only_new: bool = False) -> None:
         self._url, self._files, self._only_new = url, files, only_new
-        self.skipped = 0
+        self.skipped = self.stored = 0
+
+    @property
+    def address(self) -> str:
+        """Address of the store without its password; empty without a store."""
+        if self._url is None or "://" not in self._url:
+            return self._url or ""
+        from agentguard.store.db.url import resolve_address
+
+        return str(resolve_address(self._url))
 
     @contextmanager
     def diagnose(
@@ -58,11 +69,13 @@ class StoreImport:
             yield self._write_results(diagnose_runs(selected), store, versions)
             flush_store(store)
         if self.skipped:
-            text = f"{self.skipped} runs are in the store with equal content: they are not diagnosed again"
+            count = format_count(self.skipped, "run")
+            text = f"not diagnosed again, because the store has them with equal content: {count}"
             typer.echo(text, err=True)
         if versions.conflicts:
-            text = f"{versions.conflicts} runs have the id of another stored run: they are stored as FILE:ID"
-            typer.echo(text, err=True)
+            count = format_count(versions.conflicts, "run")
+            typer.echo(f"stored as FILE:ID, because another stored run has the id: {count}", err=True)
+        typer.echo(f"stored in {self.address}: {format_count(self.stored, 'run')}", err=True)
 
     def _skip_stored(
         self, runs: Iterator[Trajectory], store: Store, versions: RunVersions
@@ -87,4 +100,5 @@ class StoreImport:
             stored_diagnosis = replace(diagnosis, trajectory_id=run.id)
             store.write_run(run)
             store.write(*build_diagnosis_rows(stored_diagnosis))
-            yield run, stored_diagnosis
+            self.stored += 1
+            yield run, add_label_note(store, stored_diagnosis)

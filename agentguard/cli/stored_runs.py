@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,7 +63,7 @@ class StoredRuns:
             def write_results() -> DiagnosisResults:
                 for trajectory, diagnosis in diagnose_runs(self._read_runs(store)):
                     store.write(*build_diagnosis_rows(diagnosis, tenant=self._tenant))
-                    yield trajectory, diagnosis
+                    yield trajectory, add_label_note(store, diagnosis, tenant=self._tenant)
 
             yield write_results()
             flush_store(store)
@@ -74,6 +75,21 @@ class StoredRuns:
                 tenant_note = f" of tenant {self._tenant!r}" if self._tenant else ""
                 raise StoreError(f"{store.address} has no run {id!r}{tenant_note}")
             yield run
+
+
+def add_label_note(store: Store, diagnosis: Diagnosis, *, tenant: str = "") -> Diagnosis:
+    """Return the diagnosis with a note if people labelled this run; the stored diagnosis has no such note."""
+    from agentguard.localize.human_labels import describe_label, merge_run_labels
+
+    run_id = diagnosis.trajectory_id
+    judgements = store.list_judgements(run_id, tenant=tenant)
+    if not judgements:
+        return diagnosis
+    label = merge_run_labels(judgements, store.list_diagnoses(run_id, tenant=tenant))
+    text = "" if label is None else describe_label(label)
+    if not text:
+        return diagnosis
+    return replace(diagnosis, notes=(f"labelled by a person: {text}", *diagnosis.notes))
 
 
 @contextmanager

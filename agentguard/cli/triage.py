@@ -33,8 +33,17 @@ _MIN_AGENT_WIDTH: Final = 100  # the same, for the numbers of steps, the agents 
 _MIN_CODE_WIDTH: Final = 160  # the same, for the codes, and for the detector of each run
 
 
-def render_triage(console: Console, runs: Sequence[RunSummary], selection: RunSelection) -> None:
-    """Print the counts, the most frequent causes, one row a run or group, and the next commands."""
+def render_triage(
+    console: Console, runs: Sequence[RunSummary], selection: RunSelection, *, store: str = ""
+) -> None:
+    """Print the counts, the most frequent causes, one row a run or group, and the next commands.
+
+    Args:
+        console: the terminal.
+        runs: the diagnosed runs.
+        selection: runs and order of the rows.
+        store: address of the store that has the runs; empty for no store.
+    """
     runs = mark_shared_files(runs)
     chosen = selection.select_runs(runs)
     parts: list[RenderableType] = [Text(count_verdicts(runs), style="bold")]
@@ -57,7 +66,7 @@ def render_triage(console: Console, runs: Sequence[RunSummary], selection: RunSe
         hidden = len(chosen) - len(shown)
     if hidden:
         parts.append(Text(f"{hidden} more; --limit sets the number of rows", "dim"))
-    if steps := _list_next_commands(chosen):
+    if steps := _list_next_commands(chosen, store):
         parts += [Text(), Text(f"next: {steps}", "dim")]
     console.print(Group(*parts))
 
@@ -108,17 +117,19 @@ def _build_run_table(runs: Sequence[RunSummary], width: int) -> Table:
     return table
 
 
-def _list_next_commands(runs: Sequence[RunSummary]) -> str:
+def _list_next_commands(runs: Sequence[RunSummary], store: str) -> str:
     """Return the commands that show the first run, and all runs in the viewer."""
     files = list(dict.fromkeys(run.file for run in runs if run.file))
     if not files:
-        return ""
+        return f"agentguard view --store {shlex.quote(store)}" if store and runs else ""
     folders = {file.rpartition("/")[0] or "." for file in files}
     target = files[0] if len(files) == 1 else folders.pop() if len(folders) == 1 else ""
     first = next(run for run in runs if run.file)
     only = f" --run-id {shlex.quote(first.own_id)}" if first.shares_file else ""
     commands = [f"agentguard diagnose {shlex.quote(first.file)}{only}"]
-    if target:
+    if store:
+        commands.append(f"agentguard view --store {shlex.quote(store)}")
+    elif target:
         commands.append(f"agentguard view {shlex.quote(target)}")
     return " · ".join(commands)
 

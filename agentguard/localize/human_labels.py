@@ -164,6 +164,17 @@ def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLab
     return replace(label, failed=True) if judged_code else label
 
 
+def describe_label(label: RunLabel) -> str:
+    """Return a label in words: ``failed at step 4 (mast:step_repetition)``; empty if it names no outcome."""
+    if label.is_contradictory:
+        return _CONTRADICTION
+    if label.failed is None:
+        return ""
+    place = f" at step {label.step}" if label.step is not None else ""
+    code = f" ({label.code})" if label.failed and label.code else ""
+    return f"{'failed' if label.failed else 'passed'}{place}{code}"
+
+
 def iter_labelled_runs(store: Store, *, tenant: str = "") -> Iterator[LabelledRun]:
     """Yield all judged runs, latest run first, each with its annotated record or the reason of its omission.
 

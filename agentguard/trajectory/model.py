@@ -306,11 +306,13 @@ class Record:
         trajectory: the run.
         annotation: the labels.
         file: path of the file or folder that the run was read from; None for a stream or a parsed object.
+        original_id: id of the run in its file, if another run has this id and the run therefore has another.
     """
 
     trajectory: Trajectory
     annotation: Annotation = field(default_factory=Annotation)
     file: str | None = field(default=None, compare=False)
+    original_id: str | None = field(default=None, compare=False)
 
 
 def _format_compact_json(value: object) -> str:

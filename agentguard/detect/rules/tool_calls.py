@@ -39,7 +39,7 @@ class UnknownTool(BaseDetector):
             self.build_finding(
                 step,
                 0.6,
-                f"{step.agent} called {call.name!r}, none of the {len(view.tools)} tools of this run.",
+                f"{step.agent} called {call.name!r}, which is not among the tools of this run.",
                 correction="Call only tools you were given: " + ", ".join(sorted(view.tools)[:20]) + ".",
                 evidence=quote_span(step, f"tool_calls[{i}]"),
                 tool=call.name,

@@ -89,6 +89,12 @@ class RunSummaryRow(Row):
     indexed: bool = False
     updated_at: float = 0.0
 
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """Models, tags, agents and tools, each as a list."""
+        names = ("models", "tags", "agents", "tools")
+        return {name: split_labels(getattr(self, name)) for name in names}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummaryFilter:

@@ -139,7 +139,9 @@ def separate_id(record: Record, file: str, file_by_id: dict[str, str]) -> Record
     run = record.trajectory
     if file_by_id.setdefault(run.id, file) == file:
         return record
-    return replace(record, trajectory=replace(run, id=f"{file}:{run.id}"))
+    return replace(
+        record, trajectory=replace(run, id=f"{file}:{run.id}"), original_id=record.original_id or run.id
+    )
 
 
 def _read_file(

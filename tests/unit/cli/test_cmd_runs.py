@@ -110,12 +110,12 @@ def test_list_search_prints_runs_with_their_matches(store: str) -> None:
     assert lines[0] == "02-teapot: not diagnosed"
     assert lines[1].startswith("  step ")
     assert "teapot" in lines[1]
-    assert lines[-1] == "1 runs"
+    assert lines[-1] == "1 run"
 
 
 def test_list_search_names_limit_if_more_runs_match(store: str) -> None:
     result = invoke("list", "--store", store, "--search", "the", "--limit", "1")
-    assert result.stdout.splitlines()[-1] == "1 runs"
+    assert result.stdout.splitlines()[-1] == "1 run"
     assert "set --limit" in result.stderr
 
 

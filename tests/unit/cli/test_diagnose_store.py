@@ -11,6 +11,7 @@ import agentguard
 from agentguard.cli.app import build_app
 from agentguard.localize.serialization import decode_diagnosis
 from agentguard.store import Store
+from agentguard.store.db.rows import JudgementRow
 from agentguard.trajectory._json_node import JsonNode
 
 SAMPLES = Path(__file__).resolve().parents[3] / "samples"
@@ -51,7 +52,7 @@ def test_only_new_runs_are_diagnosed_again(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         diagnosed.append([orjson.loads(line)["trajectory_id"] for line in result.stdout.splitlines()])
     assert diagnosed == [["a", "b"], [], [file_id, "c"]]
-    assert "1 runs are in the store with equal content: they are not diagnosed again" in result.stderr
+    assert "because the store has them with equal content: 1 run\n" in result.stderr
     with Store.open(url) as store:
         assert [len(store.list_diagnoses(id)) for id in ("a", "b", file_id, "c")] == [1, 1, 1, 1]
 
@@ -114,7 +115,8 @@ def test_runs_with_one_id_from_two_folders_are_both_stored(tmp_path: Path) -> No
         arguments = ["diagnose", str(tmp_path / day), "--store", str(url)]
         outputs.append(CliRunner().invoke(build_app(), arguments))
     assert "another stored run" not in outputs[0].stderr
-    assert "1 runs have the id of another stored run" in outputs[1].stderr
+    assert "stored as FILE:ID, because another stored run has the id: 1 run\n" in outputs[1].stderr
+    assert f"stored in {url}: 1 run\n" in outputs[0].stderr
     with Store.open(url) as store:
         ids = {row.id for row in store.list_runs().rows}
         assert ids == {"001", f"{tmp_path}/tuesday/001.json"[-120:] + ":001"}
@@ -136,3 +138,35 @@ def test_runs_with_one_id_in_two_arguments_are_both_stored(tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     with Store.open(url) as store:
         assert {row.id for row in store.list_runs().rows} == {"001", f"{files[1]}:001"}
+
+
+def test_runs_with_one_id_in_one_folder_are_reported(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (folder := tmp_path / "runs" / name).mkdir(parents=True)
+        copy_sample("02-teapot" if name == "a" else "04-wine-bottle", folder / "001.json")
+    url = str(tmp_path / "s.db")
+    result = CliRunner().invoke(build_app(), ["diagnose", str(tmp_path / "runs"), "--store", url])
+    assert "named FILE:ID, because another run of the input has the id: 1 run\n" in result.stderr
+    assert f"stored in {url}: 2 runs\n" in result.stderr
+    assert f"agentguard view --store {url}" in result.stdout
+
+
+def test_report_has_the_label_of_a_person(tmp_path: Path) -> None:
+    url, file = str(tmp_path / "s.db"), str(SAMPLES / "04-wine-bottle.json")
+    command = ["diagnose", file, "--store", url, "--json"]
+    first = orjson.loads(CliRunner().invoke(build_app(), command).stdout)
+    assert not any("labelled by a person" in note for note in first["notes"])
+    run_id = first["trajectory_id"]
+    with Store.open(url) as store:
+        (row,) = store.list_diagnoses(run_id)
+        label = JudgementRow(
+            run_id=run_id, subject="diagnosis", subject_id=row.id, right=False, by="ann", data={"step": 4}
+        )
+        store.write(label).wait(10)
+    for command_again in (command, ["diagnose", "--run-id", run_id, "--store", url, "--json"]):
+        notes = orjson.loads(CliRunner().invoke(build_app(), command_again).stdout)["notes"]
+        assert notes[0] == "labelled by a person: failed at step 4"
+    with Store.open(url) as store:
+        stored = [row.data["notes"] for row in store.list_diagnoses(run_id)]
+        assert len(stored) == 3
+        assert not any("labelled by a person" in note for notes in stored for note in notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentguard.cli.terminal_text import format_count
 from agentguard_server.proxy.config.schema import ProxySettings, TlsOptions
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.http.tls import TlsListener
@@ -28,7 +29,7 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
     if listen.tls is not None:
         TlsListener(listen.tls)
     return [
-        f"listen: {listen.host}:{listen.port}, {_format_count(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",  # noqa: E501
+        f"listen: {listen.host}:{listen.port}, {format_count(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",  # noqa: E501
         _describe_tls(listen.tls),
         f"limits: head {limits.max_header_bytes:,} bytes in {limits.header_timeout_s:g} s, body {limits.max_body_bytes:,} bytes "  # noqa: E501
         f"in {limits.body_timeout_s:g} s, an answer is read within {limits.write_timeout_s:g} s",
@@ -65,7 +66,3 @@ def _describe_guard(guard: GuardOptions | None) -> list[str]:
         f"  detectors: {detectors}" + (f", without {', '.join(off)}" if off else ""),
         f"  recoveries: {policy.recover.on_fail or 'the usual ladder'}; budgets {policy.budgets}",
     ]
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -235,8 +235,7 @@ def _refresh_facets(state: State, store: Store, tenant: str) -> None:
 
 
 def _format_row(row: RunSummaryRow) -> dict[str, Any]:
-    labels = {"models": split_labels(row.models), "tags": split_labels(row.tags)}
-    return row_to_dict(row) | labels | {"verdict": row.verdict or NOT_DIAGNOSED}
+    return row_to_dict(row) | row.labels | {"verdict": row.verdict or NOT_DIAGNOSED}
 
 
 def _parse_since(text: str | None) -> float | None:
