@@ -20,7 +20,6 @@ MODULES = (
     "agentguard/backends/http/backend.py",
     "agentguard/backends/http/connection.py",
     "agentguard/backends/http/connection_pool.py",
-    "agentguard/backends/http/backend.py",
     "agentguard/backends/http/response_parser.py",
     "agentguard/backends/http/response_stream.py",
     "agentguard/backends/load_balancer.py",
