@@ -19,7 +19,10 @@ from agentguard_server.proxy.guard.guarded_request import decode_body
 Scope = tuple[str, ...]
 """Tenant, API and run ID of a request; histories of different scopes are not compared."""
 
-_MAX_TOTAL_BYTES: Final = 8 * 1024 * 1024
+_MAX_TOTAL_BYTES: Final = 16 * 1024 * 1024
+_MESSAGE_BYTES: Final = 700
+"""Memory of a decoded message and its key, without the text."""
+
 _MIN_BYTES: Final = 2048
 """Size of the smallest body for which the cache takes less time than a complete decoding."""
 
@@ -67,13 +70,14 @@ class _History:
     head: dict[str, Any]
     messages: list[Any]
     keys: Sequence[bytes]
+    size_bytes: int
 
 
 _Key = tuple[Scope, int, int, int]
 
 
 class HistoryCache:
-    """LRU cache of histories, bounded by the size of their requests. Short requests are not cached."""
+    """LRU cache of histories, bounded by their estimated memory. Short requests are not cached."""
 
     def __init__(self, max_total_bytes: int = _MAX_TOTAL_BYTES, *, min_bytes: int = _MIN_BYTES) -> None:
         self._max_total_bytes, self._min_bytes, self._total_bytes = max_total_bytes, min_bytes, 0
@@ -95,11 +99,13 @@ class HistoryCache:
         """Store the history of a decoded body with the keys of its prefixes."""
         if not request.end:
             return
-        history = _History(raw[: request.end], request.head, request.body["messages"], keys)
+        messages = request.body["messages"]
+        size_bytes = 2 * request.end + _MESSAGE_BYTES * len(messages)  # the bytes, and what they decode to
+        history = _History(raw[: request.end], request.head, messages, keys, size_bytes)
         key = _build_key(scope, history.prefix, request.end)
         self._remove(key)
         self._histories[key] = history
-        self._total_bytes += request.end
+        self._total_bytes += history.size_bytes
         self._known_ends[request.end] += 1
         while self._total_bytes > self._max_total_bytes:
             self._remove(next(iter(self._histories)))
@@ -124,7 +130,7 @@ class HistoryCache:
         if history is None:
             return
         end = len(history.prefix)
-        self._total_bytes -= end
+        self._total_bytes -= history.size_bytes
         self._known_ends[end] -= 1
         if not self._known_ends[end]:
             del self._known_ends[end]

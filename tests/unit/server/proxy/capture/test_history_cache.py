@@ -94,7 +94,7 @@ def test_short_request_is_decoded_completely() -> None:
 
 
 def test_store_beyond_limit_drops_oldest_history() -> None:
-    cache = HistoryCache(400, min_bytes=0)
+    cache = HistoryCache(2500, min_bytes=0)
     chats = [[{"role": "user", "content": f"{n}" * 150}] for n in range(3)]
     for chat in chats:
         read(cache, json.dumps({"messages": chat}).encode())
