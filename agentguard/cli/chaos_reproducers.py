@@ -22,6 +22,8 @@ def shrink(
     output: Annotated[
         Path | None,
         typer.Option(
+            "--output",
+            "-o",
             metavar="FOLDER",
             help="Output folder of `chaos run`, for the bundles; by default, .agentguard/chaos/NAME.",
         ),
