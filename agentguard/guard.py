@@ -94,7 +94,7 @@ class Guard(IntegrationMethods):
             outcomes of recoveries. None uses those of ``store``, if there is one; True also uses those of the
             default store, if it exists, else memory; False uses none. It may also be a schema file, a
             database, or a `agentguard.runtime.schema_feedback.SchemaFeedback`.
-        live_judge: judge that classifies new steps beside a running agent.
+        live_judge: judge that classifies new steps while the agent runs.
         tool_timeout_s: seconds after which the guard interrupts a tool, unless its declaration has another
             timeout; None for no limit. See `agentguard.runtime.tool_timer`.
 

@@ -1,6 +1,6 @@
 """Registry of named plug-ins of one kind, built in or installed by others.
 
-Each package creates its own registry. Built-in and third-party plug-ins are handled alike.
+Each package creates its own registry. Built-in and third-party plug-ins have the same rules.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ produces it again from the start. The prompt then also contains the reason and s
 ``RecoveryPolicy(escalations={"acceptance": {"restart": {"times": k}}})``. An output is correct if all five
 fields match the text. The rules do not see the correct fields. They accept a wrong value if the text contains
 it. The target is 87.5 % correct before and 98 % delivered correct after (Wang, IFIP WG 10.4, 2024).
-``--hard`` sets the share of texts with such a second value, and thus the difficulty.
+``--hard`` sets the share of texts with such a second value, and with it the difficulty.
 
 For comparison, a simulated generator is correct in 87.5 % of the cases, under rules with given error rates.
 The report also contains the prediction for independent attempts.

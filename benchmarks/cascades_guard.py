@@ -1,8 +1,8 @@
 """Causal cycles of the guard's recoveries: guarded agents whose tool is a loaded server.
 
-Each task is a run of the guard's own loop with a scripted model, which gives up at the first error unless the
-guard asks it to go on. The tool raises TimeoutError if the server does not answer within a second. So only
-the guard repeats calls. The guards differ in their recoveries.
+Each task is a run of the guard's own loop with a scripted model. The model gives up at the first error unless
+the guard sends a message. The tool raises TimeoutError if the server does not answer within a second. Only
+the guard therefore repeats calls. The guards differ in their recoveries.
 
 Run: .venv/bin/python -m benchmarks.cascades_guard
 """

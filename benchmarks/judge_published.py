@@ -10,8 +10,8 @@ Stage
 2 sends one request over all steps and the results of stage 1, and asks for the critical error.
 
 We wrote the texts. They contain all information of the published prompts and have about the same length (the
-fixed text of stage 1 has some 3,200 characters, definitions included). Three differences from the publication
-favour the published procedure:
+fixed text of stage 1 has about 3,200 characters, definitions included). Three differences from the
+publication favour the published procedure:
 - Stage 1 runs the steps concurrently, not one after the other.
 - A JSON schema bounds each field (80 and 120 characters), so that a small model ends.
 - Who&When does not split an agent's turn into modules. Each module reads the whole turn once, and not again

@@ -8,8 +8,8 @@ Run: .venv/bin/python benchmarks/snapshots.py [--json] [--turns N] [--runs N]
    run in turns. The measure is processor time, since neither waits. Memory of the peer is the size of one
    copy
    (tracemalloc) times the turns.
-2. A turn of a guarded loop with a state of 100 KB and a store that works, is slow (50 ms more per commit), or
-   is down, compared with the same turn without a store. The kinds of turns alternate, so that all see the
+2. A turn of a guarded loop with a state of 100 KB, compared with the same turn without a store. The store
+   works, is slow (50 ms more per commit), or is down. The kinds of turns alternate, so that all see the
    same
    machine. The measure is wall time, which includes waiting, and processor time of the thread.
 3. Cadence, in virtual time: runs of 60 turns of a second, snapshots of a given cost, and failures at random

@@ -3,8 +3,8 @@
 Run: .venv/bin/python -m benchmarks.store_scale [--runs 200000] [--repeats 20] [--summaries-only] [--json]
 A private PostgreSQL server with 16 MB of shared buffers gets one diagnosed run, which SQL statements copy to
 all others: 50 steps and 5 findings a run, values of the sorted columns at random, a fifth of the runs failed.
-A second tenant has a tenth of the runs. Measured are the pages of the run list in each order, the filters,
-the failures page, and deletions, with the waits of a writer during them.
+A second tenant has a tenth of the runs. The benchmark measures the pages of the run list in each order, the
+filters, the failures page, and deletions with the waits of a writer.
 Bar: the 95th percentile of each query is at most 300 ms; no write waits longer than 1 s for a deletion.
 """
 

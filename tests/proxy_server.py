@@ -120,7 +120,7 @@ def serving(folder: Path, document: dict, *arguments: str, **environment: str) -
     config, log = folder / "serve.yaml", folder / "serve.log"
     config.write_text(yaml.safe_dump({"listen": {"port": 0}, **document}))
     command = [sys.executable, "-c", "from agentguard.cli import main; main()", "serve", "--json"]
-    # A file takes any number of lines; an unread pipe is full after some hundred requests.
+    # A file takes any number of lines; an unread pipe is full after a few hundred requests.
     with log.open("wb") as told:
         process = subprocess.Popen(
             [*command, "--config", str(config), *arguments],

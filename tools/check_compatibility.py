@@ -2,9 +2,9 @@
 
     python tools/check_compatibility.py [FRAMEWORK…] --table docs/compatibility.md
 
-For each framework and bound, the program creates an environment with the development tools, installs the
-framework at the floor of its requirement or at its newest version, and runs the contract suite and the unit
-tests of the integration. The table between the markers of the page is replaced.
+For each framework and bound, the program creates an environment with the development tools and installs the
+framework: the lowest version of its requirement, or the newest version. It then runs the contract suite and
+the unit tests of the integration, and replaces the table between the markers of the page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write docs/format-evidence.md: counts of what the importers read, beside independent counts.
+"""Write docs/format-evidence.md: counts of the importers, with independent counts.
 
 python -m tools.write_format_evidence
 
@@ -49,7 +49,7 @@ class Imported(NamedTuple):
 
 
 def import_source(path: Path) -> Imported:
-    """Return what the importers read; raises the error of an unreadable record."""
+    """Return the totals that the importers read; raises the error of an unreadable record."""
     records = load_records(path)
     runs = [record.trajectory for record in records]
     return Imported(

@@ -1,4 +1,4 @@
-"""Requests and responses of a backend: HTTP, reduced to what a proxy and its strategies need.
+"""Requests and responses of a backend: HTTP, reduced to the needs of a proxy and its strategies.
 
 Bodies are bytes and stay unparsed; only components that must change a body parse it. Header names are in
 lower case. Connection headers (RFC 9110, 7.6.1) never pass through this interface.
@@ -32,7 +32,7 @@ class BackendRequest:
         target: path and query below the endpoint's base URL, e.g. ``/chat/completions?x=1``.
         method: HTTP method.
         headers: headers to forward; the endpoint's key is added when the request is sent.
-        body: the body as it is sent.
+        body: the body in its encoded form.
         api: API format that checks the completeness of the response: its last event and its heartbeats. None
             accepts any response.
         stream: True if a stream of events is requested.

@@ -26,8 +26,8 @@ from agentguard.trajectory.model import Record
 class DiagnosisOperation:
     """Diagnosis of each run, and the comparison with the other runs of its agent.
 
-    The default store is not read: the workers of a job may run on other machines, and a job that is resumed
-    must not depend on what was learnt meanwhile.
+    The default store is not read: the workers of a job may run on other machines, and a resumed job must not
+    depend on schemata learnt in the meantime.
 
     Attributes:
         policy: policy of the diagnosis.

@@ -74,7 +74,7 @@ class Operation(Protocol):
         ...
 
     def collect_facts(self) -> dict[str, Any]:
-        """Return all that changes results, apart from the version of agentguard, as JSON data."""
+        """Return everything that changes results, except the version of agentguard, as JSON data."""
         ...
 
     def build_processor(self) -> RunProcessor:

@@ -102,7 +102,7 @@ def runs(
     """Rewrite passed runs into failed ones, with one error each at a known step.
 
     Exit status: 0 all were used, 1 some were refused or could not be read, 2 nothing could be made, 130
-    interrupted (--resume goes on).
+    interrupted (--resume continues).
     """
     names = tuple(part for names_text in kind or () for part in names_text.replace(",", " ").split())
     weights = parse_rates(rates, kinds=names)

@@ -172,7 +172,7 @@ def train(
     outcome, at least 5 of them failed and 5 passed, train its outcome model. The part for unknown agents and
     the specialists of the base model are kept. If no agent has enough labels, no model is written.
 
-    Training takes half a minute for some hundred runs; the scores of the card take some minutes more.
+    Training takes half a minute for several hundred runs; the scores of the card take some minutes more.
     """
     from agentguard.cli.judge_model_card import (
         LIMITS,

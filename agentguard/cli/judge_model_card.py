@@ -132,7 +132,7 @@ def require_specialist(count: int, agents: Sequence[LabelCounts], report: Progre
 
 
 def _find_licence(path: Path) -> str | None:
-    """Return the first line of the licence file beside the data or one folder above; None without a file."""
+    """Return the first line of the licence in the data's folder or one above; None without a file."""
     for folder in (path if path.is_dir() else path.parent, path.parent):
         for file in sorted(folder.glob("LICENSE*")):
             lines = [line.strip(" #") for line in file.read_text(errors="replace").splitlines()]

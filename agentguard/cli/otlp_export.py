@@ -59,7 +59,7 @@ def send_runs(
 ) -> int:
     """Send runs of files, or stored runs with their diagnoses; return the exit status.
 
-    Those of a store are the tenant's. A run of a file is sent as it is: a diagnosis is what a store keeps.
+    Stored runs are the tenant's. A run of a file is sent without a diagnosis: only a store has diagnoses.
     """
     from agentguard.otlp.exporter import send
 

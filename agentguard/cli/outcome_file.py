@@ -88,9 +88,9 @@ def read_outcomes(path: Path, *, pass_score: float = PASS_SCORE) -> dict[str, bo
     """Read whether each run failed, by run id.
 
     Args:
-        path: a CSV file with a header, a JSON object of run id to outcome, or a JSON list or JSON lines of
-            objects with a run id and an outcome.
-        pass_score: score from which a run passed.
+        path: a CSV file with a header, or a JSON object of run id to outcome. Also a JSON list, or JSON
+            lines, of objects with a run id and an outcome.
+        pass_score: least score of a passed run.
 
     Raises:
         ConfigError: the file cannot be read, or an entry has no run id or no outcome.

@@ -25,7 +25,7 @@ _NAME_WIDTH = 30
 
 
 def build_system_tables(result: LeaveOneSystemOut) -> Iterator[RenderableType]:
-    """Yield one table for each way of deciding the outcome and one for the steps, a line a source."""
+    """Yield one table for each basis of a verdict and one for the steps, with one line for each source."""
     if any(row.relative is not None for row in result.rows):
         yield _build_outcome_table(result, "Compared with the agent's other runs", lambda row: row.relative)
         yield Text("")

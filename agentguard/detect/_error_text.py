@@ -106,7 +106,7 @@ _TAIL_MATCHERS = (
 def match_error_text(lower_text: str, start: int, end: int) -> ResultClassification | None:
     """Return the error that ``lower_text[start:end]`` reports, or None.
 
-    ``end`` is the start of a quoted document; what follows it is content, not a report.
+    ``end`` is the start of a quoted document; the text after it is content, not a report.
     """
     if "traceback (most recent call last)" in lower_text and end == len(lower_text):
         return _match_traceback(lower_text)

@@ -1,4 +1,4 @@
-"""Texts of results that are empty, unusable or partial, and the labels that harnesses put before a result."""
+"""Texts of results that are empty, unusable or partial, and labels that harnesses write before a result."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ _MAX_READ_CHARS = 4_000
 
 
 def find_hedge(lower_text: str) -> tuple[int, int] | None:
-    """Find an admission that an answer is a guess or comes from general knowledge."""
+    """Find an admission that an answer is a guess or is based on general knowledge."""
     if not any(cue in lower_text for cue in _HEDGE_CUES):
         return None
     return _span(_HEDGE_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
@@ -118,7 +118,7 @@ def find_objection(lower_text: str) -> tuple[int, int] | None:
 
 
 def find_correction(lower_text: str) -> tuple[int, int] | None:
-    """Find a request for something else than what was done, such as "Actually, I'd prefer ..."."""
+    """Find a request for something other than the work, such as "Actually, I'd prefer ..."."""
     return _span(_CORRECTION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
 
 

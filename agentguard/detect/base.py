@@ -40,7 +40,7 @@ class Finding:
         evidence: quotes from the run, the most important one first.
         correction: instruction to the agent that avoids the fault.
         noticed_at: the first step at which the fault could be noticed; None means ``step``.
-        recovered_after: the step that repaired the fault; None if no step did, or if the run goes on. A
+        recovered_after: the step that repaired the fault; None if no step did, or if the run continues. A
             repaired fault is not a root cause.
         data: further facts for programs, JSON-able.
     """

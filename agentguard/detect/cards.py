@@ -62,8 +62,8 @@ class DetectorCard:
     def least_deciding_probability(self) -> float | None:
         """Least probability of a finding that alone may decide that a run failed; None if it never may.
 
-        At this probability the detector found something, and at most 5 % of the passed runs of every data
-        set with 20 passed runs or more have a finding.
+        With this threshold, the detector has findings. At most 5 % of the passed runs have one, in each data
+        set with 20 passed runs or more.
         """
         return next(
             (p for rank, p in enumerate(DECIDING_PROBABILITIES) if self._is_reliable(rank)),

@@ -85,7 +85,7 @@ _REPAIRABLE_DETECTORS = frozenset((
 _REVERTIBLE_DETECTORS = frozenset({"task_constraint"})
 _REVERSAL_CUES = ("revert", "undo", "restore", "roll back", "rollback", "git checkout", "git reset")
 _RECOVERED_SHARE = 0.4
-"""Share of its probability that a repaired fault keeps: it was true, but it seldom mattered."""
+"""Share of its probability that a repaired fault keeps: it was true, but it rarely caused the failure."""
 
 _MAX_DISTANCE = 40
 

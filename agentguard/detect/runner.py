@@ -106,7 +106,7 @@ _MAX_TURNS = 64
 """Cap of the turn count in a cache key; every built-in detector needs fewer turns."""
 
 _ANY_DATA = RunRequirements(turns=_MAX_TURNS, calls=True, results=True)
-"""Data of a run that goes on: it may still get any."""
+"""Data of a run that continues: it may still get any."""
 
 _SELECTION_CACHE: dict[tuple[tuple[str, ...], RunRequirements], _DetectorSelection] = {}
 

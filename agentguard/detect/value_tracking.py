@@ -254,7 +254,7 @@ def _token_spellings(value: str) -> tuple[str, ...]:
 def _core_spellings(lower_text: str) -> tuple[str, ...]:
     """Return the spellings that contain no other.
 
-    If a text contains none of these, it contains none at all.
+    If a text contains none of these, it contains no value.
     """
     forms = list_spellings(lower_text)
     return tuple(form for form in forms if not any(other in form for other in forms if other != form))

@@ -1,4 +1,4 @@
-"""Entry point ``evaluate``: accuracy of a method on root causes and outcomes, beside the baselines."""
+"""Entry point ``evaluate``: accuracy of a method on root causes and outcomes, with baselines."""
 
 from __future__ import annotations
 

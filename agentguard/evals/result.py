@@ -171,7 +171,7 @@ _SCORE_NAMES = (
 
 
 def _merge_scores(where: LocalizationScores | None, whether: OutcomeScores | None) -> dict[str, Any]:
-    """Return root-cause scores at the top level and outcome scores beside them and under ``outcome``."""
+    """Return root-cause scores at the top level, and outcome scores there and under ``outcome``."""
     scores = where.as_dict() if where else dict.fromkeys(_SCORE_NAMES)
     scores["n_root_cause"] = scores.pop("n", 0)
     full = whether.as_dict() if whether else None

@@ -53,7 +53,7 @@ AnswerSource = Literal["same", "repaired", "other"]
 
 
 VisibleAnswer = Callable[[list[Item], AnswerSource], tuple[list[Item] | None, str]]
-"""Function from the delivered answer to what the client sees.
+"""Function from the delivered answer to the answer that the client receives.
 
 The function returns a pair:
 
@@ -266,7 +266,7 @@ class GuardedRequest(HistorySync):
         return add_usage(step, self.adapter.extract_usage(payload), payload.get("model"))
 
     def _differs_from_stored(self) -> bool:
-        """Return whether the answer or its request on the server differs from what the client gets.
+        """Return whether the answer, or its request on the server, differs from the client's.
 
         If so, the model gets the answer as items, not by its response ID.
         """

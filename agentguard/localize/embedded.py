@@ -32,7 +32,7 @@ class EmbeddedLocalizer(BaseLocalizer):
     """Localizer that ranks steps and predicts outcomes by a trained model.
 
     Args:
-        model: folder of a model file and its card; None selects the model that ships with agentguard.
+        model: folder of a model file and its card; None selects the packaged model.
         risk: share of passed runs that may be classified as failed, in (0, 0.5]. On kinds of log with a
             learnt outcome model it sets the limits between failed, undecided and no failure found.
         with_answer: let training and `locate_with_answer` read the gold answer; the shipped model never does.

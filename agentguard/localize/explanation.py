@@ -132,7 +132,7 @@ def _explain_by_findings(index: int, findings: list[Finding]) -> FailureExplanat
 
 
 def _is_environmental(finding: Finding) -> bool:
-    """Return whether a finding describes only the environment's answer, not what the agent did to get it."""
+    """Return whether a finding describes only the environment's answer, not the action of the agent."""
     return _find_module(finding.codes) == "system"
 
 
@@ -155,7 +155,7 @@ def _quote_made_up_value(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 
 
 def _quote_outcome(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
-    """Quote the error or the unusable part of what came back."""
+    """Quote the error or the unusable part of the result."""
     step = layout.run.steps[index]
     if not step.observations and index + 1 < len(layout.roles):
         after = layout.run.steps[index + 1]

@@ -1,7 +1,7 @@
 """Localizer ``schema``: the embedded judge with similarity to error schemata, without a language model.
 
 CORRECT (arXiv 2509.24088) shows schemata of earlier failures to a language model. Here their similarity to
-the steps is a signal, and its weight beside the judge's own features is learnt. For measurements and limits
+the steps is a signal, and its weight relative to the judge's features is learnt. For measurements and limits
 see docs/schemata.md.
 """
 
@@ -45,7 +45,7 @@ class SchemaLocalizer(BaseLocalizer):
     Args:
         schemata: file or database URL of schemata; without it, only `fit` provides schemata.
         k: nearest schemata that count for a step.
-        model: folder of a model file and its card; None selects the model that ships with agentguard.
+        model: folder of a model file and its card; None selects the packaged model.
         risk, seed, given_failed: as for ``embedded``.
         same_task: also use schemata of the very same task. In an evaluation that would leak labels.
 

@@ -49,7 +49,7 @@ _RESERVED_HEADERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportTarget:
-    """Collector, and the way of sending spans to it.
+    """Collector and options of the export to it.
 
     Attributes:
         endpoint: URL for traces; without a path, ``/v1/traces`` is appended.

@@ -15,7 +15,7 @@ from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, Escalati
 from agentguard.recover.strategy import RecoveryStrategy, adapt_strategy, strategies
 
 DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("hint", "rollback", "escalate", {"stop": {"patience": 12}})
-"""Default escalation policy; a failure that goes on ends the run after a bounded number of turns."""
+"""Default escalation policy; a failure that continues ends the run after a bounded number of turns."""
 
 EFFECT_TRIGGER = "effect"
 """Name of the escalation policy for suspicious calls of undeclared and destructive tools."""

@@ -110,10 +110,10 @@ _PAYMENT_PATTERN = re.compile(
 def classify_attempt(lower_text: str, *, has_failed: bool | None, runs_once: bool = False) -> AttemptOutcome:
     """Classify the result or the error text of a call.
 
-    - After a timeout or a lost connection the outcome is unknown.
-    - If the tool must not run twice, it is also unknown after a server error or an exception that may break
-      the tool off after it has acted, unless the text shows that the tool refused the call.
-    - After all other errors the call had no effect.
+    - After a timeout or a lost connection, the outcome is unknown.
+    - If the tool must not run twice, the outcome is also unknown after a server error, or after an exception
+      that may occur after the tool has acted. Neither applies if the text shows a refusal of the call.
+    - After all other errors, the call had no effect.
 
     Args:
         lower_text: the text in lower case.

@@ -3,8 +3,8 @@
 A request is rejected locally with probability ``(requests - K * accepts) / (requests + 1)``, clamped to [0,
 ``max_rejection_probability``]: never while the endpoint accepts one in K, mostly if it accepts none. The
 book's rule alone rejects half of all requests after the first failure. Its recovery takes many windows,
-because only one request in thousands passes. Hence the minimum number of requests and the upper bound
-(Envoy's admission control filter has both).
+because only one request in thousands passes. The minimum number of requests and the
+upper bound avoid this (Envoy's admission control filter has both).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class CallPermit:
 
 
 class CircuitBreaker:
-    """State machine and strategy of the breaker. All methods but `send` are synchronous, hence atomic.
+    """State machine and strategy of the breaker. All methods except `send` are synchronous and atomic.
 
     Attributes:
         state: current state; an open breaker becomes half-open only when a call arrives.

@@ -1,4 +1,4 @@
-"""Judge beside a running agent: it classifies new steps in the background and delays no turn by default.
+"""Live judge: it classifies new steps of a running agent in the background, by default without a delay.
 
 - A committed turn of the agent is queued; a worker thread asks the judge about it. If the judge is slower
   than the agent, it skips to the newest turn.

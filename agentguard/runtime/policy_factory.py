@@ -71,7 +71,7 @@ def _build_second_judge(policy: Policy) -> Judge | None:
 
 
 def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
-    """Build the judge beside running agents, if the policy has one, or the embedded model in its place."""
+    """Build the judge of live runs, if the policy has one, or the embedded model instead."""
     if policy.live_model is not None:
         from agentguard.judge.base import RUN_FAILED
         from agentguard.judge.embedded.judge import EmbeddedJudge

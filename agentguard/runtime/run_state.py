@@ -110,7 +110,7 @@ class RunState:
         self._tool_names = {tool.name for tool in self.run.tools}
         self._detector_runner = config.build_detector_runner(meta)
         self.live_run = None if config.live_judge is None else config.live_judge.open_run(self.recorder)
-        """Classification of the steps by a judge; None if no judge runs beside the agent."""
+        """Classification of the steps by a judge; None if no judge classifies live steps."""
         self._step_timer = StepTimer()
         self._turn_started_at: float | None = None
         if len(self.recorder):

@@ -86,7 +86,7 @@ class SessionConfig:
         recovery_budget: limits of the recoveries of one run.
         verification: verification of recovery outcomes.
         finding_threshold: probability from which a finding triggers a recovery.
-        live_judge: judge that classifies new steps beside the agent.
+        live_judge: judge that classifies new steps while the agent runs.
         effect_threshold: probability from which a finding stops a call of an undeclared or destructive tool.
         run_diagnosis: diagnosis of whole runs. It may ask a judge and wait.
         acceptance_function: acceptance test of a run that is about to end.

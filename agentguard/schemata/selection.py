@@ -7,12 +7,12 @@ covering a difficult one has a higher value::
     worth(kept) = sum over i of (1 + difficulty(i)) / 2
                   * max over j in kept of (1 + dependability(j)) / 2 * similarity(i, j)
 
-Both factors are at least one half: difficulty is only estimated, so an easy failure still has a value, and an
-unproven schema covers its own kind better than a proven one of another kind.
+Both factors are at least one half. Difficulty is only an estimate, so an easy failure still has a value. An
+unproven schema covers its own kind better than a proven schema of another kind.
 
-This is weighted facility location, which is monotone and submodular, so greedy selection reaches at least 63
-% of the optimum (Nemhauser, Wolsey and Fisher, 1978). Gains are evaluated lazily (Minoux, 1978). A schema
-counts as covered only by its nearest ones, so that ten thousand take seconds and little memory.
+This is weighted facility location, which is monotone and submodular. Greedy selection therefore reaches at
+least 63 % of the optimum (Nemhauser, Wolsey and Fisher, 1978). Gains are evaluated lazily (Minoux, 1978).
+Only the nearest schemata can cover a schema, so that ten thousand schemata need seconds and little memory.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def select_schemata(
         vectors: their vectors in the same order, of shape (n, d) with rows of length 1 (or 0): from
             `agentguard.schemata.index.SchemaIndex.vectors`, whose order is that of ``tuple(index)``.
         budget: maximum number of schemata to keep.
-        difficulty: by id, in [0, 1]: 1 for a failure that is missed without schemata, 0 for one that is found
-            anyway, for example 1 minus the probability that the ranker alone gives to its root cause. The
-            default of an id is 1.
+        difficulty: by id, in [0, 1]: 1 for a failure that only schemata find, 0 for a failure that other
+            methods find. For example, 1 minus the probability that the ranker alone gives to the root cause.
+            The default of an id is 1.
         dependability: by id, in [0, 1]; the default of an id is `estimate_dependability`.
 
     Returns:
-        Ids in the order of selection, the most valuable first.
+        Ids in the order of selection, most valuable first.
 
     Raises:
         InputError: vectors and schemata do not match, an id occurs twice, or a number is out of range.

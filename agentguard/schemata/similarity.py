@@ -1,8 +1,8 @@
 """Similarity signal of schemata: each step's similarity to earlier failures, less that to sound steps.
 
 CORRECT (arXiv 2509.24088) shows the nearest schemata to a language model. Without a model, the similarity
-itself is the signal. Similarity to failures alone mostly measures how usual a step is, so similarity to the
-sound steps of the same runs is subtracted if they are available.
+itself is the signal. Similarity to failures alone mostly measures how usual a step is. The similarity to the
+sound steps of the same runs is therefore subtracted, if they are available.
 """
 
 from __future__ import annotations

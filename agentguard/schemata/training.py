@@ -1,6 +1,6 @@
-"""Training of similarity signals from annotated runs: schemata of failures, and the sound steps beside them.
+"""Training of similarity signals from annotated runs: schemata of failures, and sound steps of the runs.
 
-Findings and profiles of some hundred runs are cached, because a cross-validation needs each of them many
+Findings and profiles of several hundred runs are cached, because a cross-validation needs each of them many
 times.
 """
 

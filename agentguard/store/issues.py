@@ -2,7 +2,7 @@
 
 An issue gathers all failed runs whose root causes have the same agent, code and module. Its runs, times and
 trend are counted from the run summaries, so that they are correct after a deletion or a new diagnosis. The
-table of issues has only what people decided: an issue without a decision has no row.
+table of issues has only decisions of people: an issue without a decision has no row.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Store(StoreQueries):
         """Wait until all rows queued so far are settled. Raises StoreTimeout after ``timeout_s`` seconds.
 
         With ``immediate`` the writer commits them at once. Otherwise it gathers rows for a larger batch
-        first. Callers that flush often save transactions that way.
+        first. Callers that flush often save transactions with it.
         """
         if not self._writer.flush(timeout_s, immediate=immediate):
             raise StoreTimeout(f"rows are still queued after {timeout_s} s: {self.get_health().last_error}")

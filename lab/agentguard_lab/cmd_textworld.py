@@ -39,7 +39,7 @@ def textworld(
 ) -> None:
     """Generate TextWorld runs of scripted agents, with one error each at a known step.
 
-    Exit status: 0 all were made, 2 nothing could be made, 130 interrupted (--resume goes on).
+    Exit status: 0 all were made, 2 nothing could be made, 130 interrupted (--resume continues).
     """
     plan = {"failed": failed, "passed": passed, "seed": seed, "difficulty": difficulty, "by": "textworld"}
     records = run_generator.generate(failed=failed, passed=passed, seed=seed, difficulty=difficulty)

@@ -1,6 +1,6 @@
 """Active health checks of replicas: heartbeat and known-answer probe, each in a loop per replica.
 
-The heartbeat checks that the server responds at all. The probe asks the model a question with a known answer.
+The heartbeat checks that the server responds. The probe asks the model a question with a known answer.
 It also detects an engine that hangs behind a healthy server, and a replica that answers wrongly.
 """
 

@@ -287,7 +287,7 @@ class ConnectionPool:
 
 
 class _PendingConnection:
-    """Connection that is being opened. It owns its slot only after adoption, so a slot is freed once."""
+    """Connection in the state of opening. It owns its slot only after adoption, so a slot is freed once."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

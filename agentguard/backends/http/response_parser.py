@@ -1,8 +1,9 @@
 """Strict parser of HTTP/1.1 responses, one at a time (RFC 9112, 4 to 6), without access to sockets.
 
 llhttp, under httptools, rejects bare LF, folded lines, Content-Length together with Transfer-Encoding,
-repeated or malformed lengths, and control characters. The parser also rejects what llhttp accepts: other
-transfer codings, codings in HTTP/1.0, other versions, a switch of protocols, and unbounded heads.
+repeated or malformed lengths, and control characters. The parser also rejects some input that llhttp
+accepts: other transfer codings, codings in HTTP/1.0, other versions, a switch of protocols, and unbounded
+heads.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class CycleConfirmer:
             )
             for edge in cycle.edges
         )
-        # A negated decision suppresses what the other faults cause once the decision has changed. Faults in
+        # A negated decision suppresses the effects of the other faults after the decision changes. Faults in
         # all parts of a symmetric system at once also hide a failure that moves between the parts.
         rest = tuple(one for one in every if one.fault.kind is not FaultKind.NEGATE)
         variants = [every, rest, *((one,) for one in rest)]

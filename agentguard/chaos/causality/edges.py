@@ -1,4 +1,4 @@
-"""Counterfactual edges: what a fault at one site causes at the others.
+"""Counterfactual edges: effects of a fault at one site on the others.
 
 The method is fault causality analysis of CSnake (https://arxiv.org/abs/2509.26529): runs with one fault are
 compared with runs of the same workload without a fault.

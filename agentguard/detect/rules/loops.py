@@ -26,7 +26,7 @@ _REPETITION = ("mast:step_repetition", "agent_error:planning.inefficient_plan")
 
 @dataclass(slots=True)
 class _Episode:
-    """Loop that goes on: the step of its latest occurrence, and the occurrences since its latest report."""
+    """Loop that continues: the step of its latest occurrence, and the occurrences since its latest report."""
 
     step: int
     unreported: int = 0

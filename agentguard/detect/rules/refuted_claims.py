@@ -53,7 +53,7 @@ _CLAIM_PATTERNS = (
                         "most exp", "highest", "largest", "longest", "biggest"), _has_number),
     (_AVAILABLE_PATTERN, ("available", "in stock"), _has_false_flag),
 )  # fmt: skip
-"""Patterns of claims, texts of which one occurs in each claim, and what a result needs to refute a claim."""
+"""Patterns of claims, texts of which one occurs in each claim, and content of a result that refutes it."""
 
 
 class RefutedClaim(BaseDetector):

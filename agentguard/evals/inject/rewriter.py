@@ -1,4 +1,4 @@
-"""Rewriter that puts one error at a known step into a run that passed, and records the change.
+"""Rewriter that injects one error at a known step into a run that passed, and records the change.
 
 After CORRECT-Error (arXiv 2509.24088), for any format that agentguard reads and without a language model.
 The rewritten trajectory contains no mark of the change: its id is a hash, and only the annotation lists the
@@ -149,7 +149,7 @@ def _draw_edit(
     """Draw an edit by its rate and a step that it applies to; each step is equally likely.
 
     The number of draws is limited. Otherwise edits that apply everywhere (a call that cannot be parsed) would
-    crowd out the edits that seldom apply.
+    displace the edits that rarely apply.
     """
     names, weights = list(rates), list(rates.values())
     for name in rng.choices(names, weights, k=_MAX_DRAWS):

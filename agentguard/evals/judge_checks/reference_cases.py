@@ -1,4 +1,4 @@
-"""Small runs with known outcome, for checking whether a chat judge can judge at all.
+"""Small runs with known outcome, for tests of the ability of a chat judge.
 
 The runs were written for this purpose. In half of them a result contradicts the agent's words or actions; in
 the other half nothing does. Both runs of a pair have the same task and nearly the same words, so that

@@ -153,7 +153,7 @@ class AgentRun:
         self.response_format: Any = None
         """Structured output whose tools are in `known_tools`, the tools that the session has been given."""
         self.ask: Callable[[str], str] | None = None
-        """Function that puts a question to a person, if the caller gave one."""
+        """Function that asks a person a question, if the caller passed one."""
         self.claims = ToolClaims(session)
 
 

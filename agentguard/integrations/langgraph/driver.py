@@ -39,7 +39,7 @@ class GraphRun(AgentRun):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.pending_question: str | None = None
-        """Question that the guard's own interrupt put to a person, until it is answered."""
+        """Question of the guard's own interrupt to a person, until it is answered."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -244,7 +244,7 @@ class AgentWrapper:
     def _build_invoker(self, tool: FunctionTool) -> Any:
         """Build the function that runs the tool at most once.
 
-        A tool made from a function converts its exceptions to texts that look like results. So the guard
+        A function tool converts its exceptions to texts in the form of results. So the guard
         wraps the layer below, which still raises the exception.
         """
         outer: Any = tool.on_invoke_tool

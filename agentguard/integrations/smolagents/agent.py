@@ -69,7 +69,7 @@ def build_guarded_agent(
     on_run: Callable[[Session], None] | None = None,
     models: Mapping[str, Model] | None = None,
 ) -> Any:
-    """Return a guarded copy of an agent; the agent itself stays as it is.
+    """Return a guarded copy of an agent; the agent does not change.
 
     Args:
         guard: the guard whose rules apply; set by `Guard.smolagents`.

@@ -33,7 +33,7 @@ class EmbeddedJudge:
     """Judge interface of a trained embedded model.
 
     Args:
-        model: a trained model, the folder of one, or None for the model that ships with agentguard.
+        model: a trained model, the folder of one, or None for the packaged model.
 
     Raises:
         ModelFileError: the model file is missing, was changed, or does not match its card.

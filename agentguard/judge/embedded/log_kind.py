@@ -1,7 +1,7 @@
 """Kinds of log, distinguished by structure: first speaker, folded calls, and shares of the roles.
 
-A specialist judges only runs that look like its training runs. Names of agents, formats and benchmarks are
-not used; names of tools are, since an agent with other tools is another agent.
+A specialist judges only runs that are similar to its training runs. The kind does not use names of agents,
+formats and benchmarks. It uses names of tools, since an agent with other tools is another agent.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MAX_MODEL_BYTES: Final = 64_000_000
 
 
 def get_default_folder() -> Path:
-    """Return the folder of the model that ships with agentguard."""
+    """Return the folder of the packaged model."""
     return package_data.get_models_dir()
 
 

@@ -154,7 +154,7 @@ def load_model(folder: Path | None = None) -> EmbeddedModel:
     """Load a model that matches its card.
 
     Args:
-        folder: folder of the model file and its card; None selects the model that ships with agentguard.
+        folder: folder of the model file and its card; None selects the packaged model.
 
     Raises:
         ModelFileError: the model is missing (the message has the command that trains one), was changed, or

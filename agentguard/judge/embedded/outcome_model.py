@@ -1,8 +1,8 @@
 """Outcome prediction: a model for kinds of log with both outcomes known, a heuristic for all others.
 
-Thresholds are set by conformal prediction (Vovk et al. 2005) over out-of-fold scores. At a risk r, at most a
-share r of the passed runs is expected to be classified as failed, and at most a share r of the failed runs as
-passed, as long as new runs are like the training runs.
+Conformal prediction (Vovk et al. 2005) over out-of-fold scores sets the thresholds. At a risk r, the expected
+share of passed runs that are classified as failed is at most r; so is the expected share of failed runs that
+are classified as passed. This holds if new runs are similar to the training runs.
 """
 
 from __future__ import annotations

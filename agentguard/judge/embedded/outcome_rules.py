@@ -1,9 +1,9 @@
-"""Rules that call a single run of an unknown agent failed, selected by their false alarms on labelled agents.
+"""Rules for the verdict *failed* of a single run of an unknown agent, selected on labelled agents.
 
 A rule is a sign and the least strength at which it counts. A sign is the strongest finding of a detector, a
-pattern of the run's end, or an amount of findings. A rule is selected if it is rarely true of passed runs in
-the worst of all systems, and if it is true of failed runs more often than of passed runs. A detector that
-does not decide alone by its card is never a rule.
+pattern of the end of the run, or an amount of findings. Two conditions select a rule: it is rarely true of
+passed runs in the worst of all systems, and it is true more often of failed runs than of passed runs. A
+detector whose card does not let it decide alone is never a rule.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class RelativeOutcomeModel:
     def compute_thresholds(self, risk: float) -> tuple[float, float]:
         """Return ``(low, high)``: a run counts as passed up to low, and as failed above high.
 
-        With a confidence of 95 % in each training batch, at most a share ``risk`` of its passed runs is above
-        high or called failed by the rules, and of its failed runs up to low.
+        In each training batch, with a confidence of 95 %: at most a share ``risk`` of the passed runs is
+        above high or failed by the rules; at most a share ``risk`` of the failed runs is up to low.
         """
         high = max((_find_upper_limit(scores, risk) for scores in self.passed), default=math.inf)
         low = min((-_find_upper_limit(-scores, risk) for scores in self.failed), default=-math.inf)
@@ -130,10 +130,10 @@ def _balance_outcomes(failed: NDArray[np.bool_]) -> Array:
 def _find_upper_limit(scores: Array, risk: float) -> float:
     """Return the limit that at most a share ``risk`` of new scores exceeds, with a confidence of 95 %.
 
-    The larger of the conformal quantile, which is infinite if there are too few scores for the risk, and the
-    one-sided tolerance limit of a normal distribution (NIST handbook of statistical methods, 7.2.6.3). A
-    score is a mean of many ranks, so its distribution is close to normal. An infinite score uses up a part
-    of the risk.
+    The limit is the larger of two values. The first is the conformal quantile, which is infinite if there are
+    too few scores for the risk. The second is the one-sided tolerance limit of a normal distribution (NIST
+    handbook of statistical methods, 7.2.6.3). A score is a mean of many ranks, so its distribution is close
+    to normal. An infinite score uses up a part of the risk.
     """
     ascending = np.sort(scores)
     place = math.ceil((1 - risk) * (len(ascending) + 1))

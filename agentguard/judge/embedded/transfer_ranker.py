@@ -1,8 +1,8 @@
 """Ranker for unknown kinds of log: a fixed structural prior, adjusted by a few learnt behaviours.
 
 A model trained on one framework's logs fails on another's if it learns the positions of errors in the first.
-So the prior is fixed and uses only roles and ordinals: work that starts wrong seldom recovers, and an agent
-that only steers, executes or relays is seldom at fault. Only the weights of a few behaviours are learnt. Each
+So the prior is fixed and uses only roles and ordinals: work with an early error rarely recovers, and an agent
+that only steers, executes or relays rarely fails. Only the weights of a few behaviours are learnt. Each
 is measured relative to the run's other worker turns, so that a weight means the same in any format.
 """
 

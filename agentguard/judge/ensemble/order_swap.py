@@ -1,8 +1,8 @@
 """Variants of a judge's questions: reversed options, both orders, or a paraphrase.
 
-A model prefers some letters and some positions to others; asking in both orders reveals that (Zheng et al.,
-Judging LLM-as-a-Judge, arXiv 2306.05685). The variants share the transcript's bytes with the plain judge, so
-that a server with a prefix cache computes a run once for all of them.
+A model prefers some letters and some positions to others. Questions in both orders reveal this (Zheng et al.,
+Judging LLM-as-a-Judge, arXiv 2306.05685). The prompts of all variants begin with the same transcript. A
+server with a prefix cache therefore computes a run once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Event loop in a background thread, for clients that keep connections.
 
 A client's connections can be used only on the event loop that opened them. Callers are plain code, threads
-and short-lived loops. So all work of a client runs on one loop, and each caller waits for it in its own way.
+and short-lived loops. All work of a client therefore runs on one loop, and callers
+wait for it.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class ChatJudge:
     def _compute_available_characters(
         self, endpoint_info: EndpointInfo, context: _PromptContext, questions: Sequence[Question]
     ) -> int:
-        """Compute the characters left for the run beside all other parts of the prompt."""
+        """Compute the number of characters that all other parts of the prompt leave for the run."""
         tokens = self.options.context_tokens or endpoint_info.context_tokens or _DEFAULT_CONTEXT_TOKENS
         if endpoint_info.context_tokens:
             tokens = min(tokens, endpoint_info.context_tokens)

@@ -1,14 +1,16 @@
 """Client of an OpenAI-compatible endpoint: answers from a closed set of labels, or a bounded JSON object.
 
-It asks for a single token with its log probabilities and never samples repeatedly. vLLM is asked with
-``allowed_token_ids`` and ``logprob_token_ids``: it can return only a label, and reports the model's
-probability of each label *before* masking (measured on vLLM 0.32; under ``structured_outputs`` the numbers
-are those after the mask). A server that ignores these fields lists the generated label only. The client
-notices that and from then on asks it like any other endpoint: for the twenty most probable tokens. An answer
-outside of the closed set is an error.
+The client requests a single token with its log probabilities, and never samples repeatedly.
 
-Errors of an endpoint are values (`CallError`), not exceptions. Every call has one deadline over all its
-attempts, counted from its start, so that an endpoint that sends a byte now and then cannot extend it.
+- A request to vLLM has ``allowed_token_ids`` and ``logprob_token_ids``. vLLM can then return only a label. It
+  reports the model's probability of each label *before* masking (measured on vLLM 0.32). With
+  ``structured_outputs``, the numbers are those after the mask.
+- A server that ignores these fields returns the log probability of only the generated label. The client
+  detects this, and then requests the twenty most probable tokens, as from any other endpoint.
+- An answer outside of the closed set is an error.
+
+Errors of an endpoint are values (`CallError`), not exceptions. Every call has one deadline for all its
+attempts, counted from its start. An endpoint that sends single bytes cannot extend it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """HTTP transport of a judge over several servers: requests go through a pool with failover.
 
-Every judge with an `agentguard.judge.llm.client.JudgeEndpoint` can use it, the chat judge and the pooling
-judge alike. The endpoint's client sends its requests to an `agentguard.backends.pool.Pool`, not over its own
-connections. All questions about a run go to one replica, since its prefix cache holds the run. If that
+Every judge with an `agentguard.judge.llm.client.JudgeEndpoint` can use it: the chat judge and the
+pooling judge. The endpoint's client sends its requests to an `agentguard.backends.pool.Pool`, not over its
+own connections. All questions about a run go to one replica, since its prefix cache holds the run. If that
 replica fails, another one processes the run again.
 """
 

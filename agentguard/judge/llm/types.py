@@ -54,7 +54,7 @@ ERROR_REMEDIES: Mapping[ErrorKind, str] = {
     ErrorKind.LOW_LABEL_MASS: "switch the model's thinking off (chat_template_kwargs), set reasoning_tokens, "
     "or serve another model",
 }
-"""What the operator can do about each error."""
+"""Remedy of each error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class EndpointOptions:
         deadline_s: time limit of one call in seconds, over all attempts.
         retries: further attempts after a transient error, within the deadline.
         max_concurrent: maximum of concurrent calls.
-        dialect: whether to send vLLM's own fields; ``"auto"`` asks the endpoint what it is.
+        dialect: whether to send vLLM's own fields; ``"auto"`` asks the endpoint for its model.
         context_tokens: maximum of prompt and answer, if the endpoint does not report it.
         extra_body: further fields of each request, e.g.
             ``{"chat_template_kwargs": {"enable_thinking": False}}``.

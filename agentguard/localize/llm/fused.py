@@ -50,7 +50,7 @@ class FusedLocalizer(BaseLocalizer):
     """Localizer that ranks steps by a trained model and a judge.
 
     Args:
-        model: folder of a model file and its card; None selects the model that ships with agentguard.
+        model: folder of a model file and its card; None selects the packaged model.
         weight: factor from 0 to 10 on `DEFAULT_WEIGHTS`; no effect after `fit`.
         risk, seed, given_failed: as for ``embedded``.
         options: those of `pop_judge`.

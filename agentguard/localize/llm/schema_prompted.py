@@ -1,4 +1,4 @@
-"""Localizer ``schema`` with a judge: the prompt shows similar earlier failures beside the run.
+"""Localizer ``schema`` with a judge: the prompt shows similar earlier failures after the run.
 
 CORRECT (arXiv 2509.24088) retrieves schemata for the run and shows the model at most three, since more of
 them distract. Here they are retrieved by similarity to the steps (`agentguard.schemata.index`) and shown as

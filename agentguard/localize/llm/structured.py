@@ -1,7 +1,7 @@
 """Localizer ``structured``: one question about the run as numbered turns with roles and outcomes.
 
-Consecutive steps of one agent form a turn. A log beside the run lists for each turn the agent, its role, its
-outcome and the rules' findings, without a verdict. Structure improves one-call judges more than any other
+Consecutive steps of one agent form a turn. A log after the run lists the agent, role, outcome and findings of
+each turn, without a verdict. Structure improves one-call judges more than any other
 change of the prompt: 20 % step accuracy without turns, 45 to 48 % with them (Who&When's generated runs).
 """
 

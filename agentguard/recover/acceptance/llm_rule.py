@@ -27,7 +27,7 @@ class LlmRule(BaseRule):
         judge: one judge, or several that must agree.
         name: name of the rule in the record.
         min_probability: probability of yes from which the output is accepted.
-        sources: sources that the judge reads beside the output. If they have no text, the output is refused.
+        sources: sources that the judge reads with the output. If they have no text, the output is refused.
 
     Raises:
         ConfigError: the question is empty, or ``min_probability`` is not between 0 and 1.

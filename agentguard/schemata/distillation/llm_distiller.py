@@ -8,8 +8,8 @@ checked:
 - The topic is removed from the other sentences (`agentguard.schemata.profiles.delexicalization`).
 - A sentence of which too little remains is dropped.
 
-Traits, codes, module, correction and provenance are those of the embedded distiller, so schemata of both
-distillers can be found and merged alike.
+Traits, codes, module, correction and provenance are those of the embedded distiller, so retrieval and merges
+treat schemata of both distillers equally.
 """
 
 from __future__ import annotations

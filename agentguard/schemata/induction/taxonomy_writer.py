@@ -47,11 +47,11 @@ def format_taxonomy(proposals: Sequence[CodeProposal], *, name: str = "induced",
 def accept_proposals(path: str | Path, proposals: Sequence[CodeProposal]) -> Taxonomy:
     """Add proposals to the taxonomy file ``path``, or create it; return its new content.
 
-    Comments and layout of the file stay unchanged. The replacement of the file is atomic.
+    Comments and layout of the file do not change. The replacement of the file is atomic.
 
     Raises:
-        TaxonomyError: the file is not a valid taxonomy, it already has a code with one of these ids, or the
-            layout of its codes does not allow appending.
+        TaxonomyError: the file is not a valid taxonomy, has a code with one of these ids, or has a layout to
+            which a code cannot be appended.
     """
     file = Path(path)
     if not file.exists():

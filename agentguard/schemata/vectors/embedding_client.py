@@ -57,7 +57,7 @@ class EndpointEmbedding:
         self.version = compute_content_hash("endpoint 1", base_url.encode(), model.encode())
 
     def fit(self, texts: Sequence[str]) -> EndpointEmbedding:
-        """Return itself; the model is already trained."""
+        """Return this object; the model is already trained."""
         validate_texts(texts)
         return self
 

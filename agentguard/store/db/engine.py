@@ -132,7 +132,7 @@ def _build_postgresql_engine(address: DatabaseAddress, lock_timeout_s: float) ->
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether an error comes from the state of the database and not from the statement.
+    """Return whether the state of the database caused an error, and not the statement.
 
     Such an error may pass: full disk, lock, read-only file, lost connection, restart, too many connections.
     For PostgreSQL the SQLSTATE decides (https://www.postgresql.org/docs/current/errcodes-appendix.html).

@@ -201,7 +201,7 @@ def normalize_label(text: str) -> str:
 
 
 def join_labels(values: Iterable[str], *, max_length: int = 256, max_labels: int = MAX_LABELS) -> str:
-    """Join labels with a newline around each, so that queries match whole labels; drop what does not fit."""
+    """Join labels with a newline around each, so that queries match whole labels; drop the others."""
     labels: dict[str, None] = {}
     length = 1
     for label in map(normalize_label, values):

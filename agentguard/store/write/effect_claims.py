@@ -85,8 +85,8 @@ class EffectClaims:
     """Claims and settlements of effects.
 
     Args:
-        claims_database: database whose commits wait for the disk. A claim that a power failure loses would
-            let its effect happen twice.
+        claims_database: database whose commits wait for the disk. If a power failure lost a claim, the effect
+            could be executed twice.
         database: database for the settlements. A settlement that a power failure loses leaves the effect
             attempted, and an attempted effect is not executed again.
     """

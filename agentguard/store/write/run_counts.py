@@ -1,7 +1,7 @@
 """Numbers of runs by verdict, code, agent, model, tag and day.
 
-The transaction that changes run summaries adds the differences to the table of counts. So the failures page
-and the values of the filters read some thousand counts, and no summaries.
+The transaction that changes run summaries adds the differences to the table of counts. The failures page and
+the values of the filters therefore read a few thousand counts, and no summaries.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def add_run(summary: SummaryValues, row: r.RunRow) -> None:
 
 
 def reset_steps(summary: SummaryValues) -> None:
-    """Reset what the steps contributed, before they are rewritten."""
+    """Reset the contribution of the steps, before they are rewritten."""
     summary.update(
         steps=0, tokens=None, cost_usd=None, models="", agents="", tools="", started_at=None, ended_at=None
     )

@@ -297,7 +297,7 @@ def check_effect_executed_once(world: World) -> None:
 
 
 def check_effect_without_output_not_repeated(world: World) -> None:
-    """Check that an equal call directly after a call without output does not run, and the run goes on."""
+    """Check that an equal call directly after a call without output does not run, and the run continues."""
     played, stopped = run_script(world, [BOOK_CALL, BOOK_CALL, FINAL_ANSWER], book_result="")
     assert (played.bookings, stopped) == ({4: 1}, None)
     assert played.answer.strip().endswith(FINAL_ANSWER)

@@ -41,7 +41,7 @@ class ContentResult:
 
 @dataclass(slots=True, kw_only=True)
 class MessageContent:
-    """Content of a message, sorted by what it is.
+    """Content of a message by kind.
 
     Attributes:
         texts: texts, in order.

@@ -46,5 +46,5 @@ def find_declared_commands(prompt: str) -> frozenset[str]:
 
 
 def _is_path(line: str, end: int) -> bool:
-    """Return True if the first word goes on, as in ``open-file.sh`` or ``edit/run``."""
+    """Return True if the first word continues, as in ``open-file.sh`` or ``edit/run``."""
     return line[end : end + 1] not in ("", " ", "\t", "\n")

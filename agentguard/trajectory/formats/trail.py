@@ -2,15 +2,18 @@
 
 Source: arXiv 2505.08638. A trace is ``{trace_id, spans: [{span_id, span_name, span_attributes, timestamp,
 duration, child_spans, ...}]}``; its annotation is ``{errors: [{category, location, evidence, description,
-impact}], scores: [...]}`` where ``location`` is a span id. Three layouts are read: a record with both
-(``{"trace": ..., "labels": ...}``, each an object or its JSON text), a trace with the annotation's keys
-beside it, and a folder in which a trace and its annotation are files of one name in different folders, such
-as ``GAIA/<id>.json`` and ``processed_annotations_gaia/<id>.json``. The owners forbid resharing the data; this
-module only reads it.
+impact}], scores: [...]}`` where ``location`` is a span id. The importer reads three layouts:
 
-Spans of the benchmark's own code, and the logs of any span, may quote the gold answer: they go to the
-annotation, not to the trajectory. An annotated error means that something went wrong in a span, not that the
-run failed, so ``failed`` stays unknown.
+- a record with both: ``{"trace": ..., "labels": ...}``, each an object or its JSON text;
+- a trace with the keys of the annotation beside its own keys;
+- a folder with two folders, in which a trace and its annotation are files with the same name, such as
+  ``GAIA/<id>.json`` and ``processed_annotations_gaia/<id>.json``.
+
+The owners forbid redistribution of the data; this module only reads it.
+
+Spans of the benchmark's code, and the logs of any span, may quote the gold answer: they are part of the
+annotation, not of the trajectory. An annotated error is an error in a span. It does not mean that the run
+failed, so ``failed`` is unknown.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Its two subsets differ. In Algorithm-Generated, the speaker is ``name`` and the verdict ``is_correct``. In
 Hand-Crafted, the speaker is ``role`` and the verdict ``is_corrected``; the addressee of a message follows the
-name in brackets. ``mistake_step`` is text, counts from 0 over ``history``, and may lie beyond it. The agent
-at that step is not always ``mistake_agent``. Steps are the entries of ``history``.
+name in brackets. ``mistake_step`` is text, counts from 0 over ``history``, and may be beyond its end. The
+agent at that step is not always ``mistake_agent``. Steps are the entries of ``history``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ AGENT_ERRORS: Mapping[str, float] = {
 
 The version of the taxonomy's paper (arXiv 2509.25370) available to us gives no numbers by code. The weights
 are therefore our own assumption. Planning and reflection lead, memory follows. Malformed actions are rare in
-current agents, and the system is seldom the cause.
+current agents, and the system is rarely the cause.
 """
 
 CAREFUL_SHARE = 0.25

@@ -106,7 +106,7 @@ class Rates(ErrorProcess):
 
 
 def _detour(agent: Agent, rng: random.Random) -> Intent:
-    """Return a needless look at something."""
+    """Return an unnecessary inspection."""
     memory = agent.memory
     local_names = sorted(name for name, place in memory.things.items() if place.room == memory.here)
     local_names += sorted(name for name, (room, _) in memory.containers.items() if room == memory.here)

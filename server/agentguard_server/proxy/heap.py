@@ -21,8 +21,8 @@ _LARGE_BLOCK_BYTES: Final = 1024 * 1024
 def configure_heap() -> None:
     """Limit the free memory that the heap keeps. Call it before the process has threads.
 
-    By default glibc gives each thread its own arena, and raises the threshold for separately mapped blocks up
-    to 32 MB as such blocks are freed. Both leave free memory between blocks that are in use.
+    By default, glibc gives each thread its own arena. When separately mapped blocks are freed, it raises the
+    threshold for them, up to 32 MB. Both leave free memory between blocks in use.
     """
     configure = _find_function("mallopt")
     if configure is not None:

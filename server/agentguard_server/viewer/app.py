@@ -77,7 +77,7 @@ def build_app(
     Args:
         store: store of the runs; the caller closes it.
         settings: settings of the viewer.
-        loading: progress of the files that are being loaded into the store.
+        loading: progress of the load of files into the store.
     """
     viewer_settings = settings or ViewerSettings()
     static = Route("/static/{name}", serve_asset, name="static")

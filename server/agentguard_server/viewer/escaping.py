@@ -56,7 +56,7 @@ def to_single_line(text: object, max_chars: int = 300) -> str:
 
 
 def to_excerpt(text: str) -> str:
-    """Return a part of a text as one line; white space at its ends remains, as the text goes on there."""
+    """Return a part of a text as one line; white space at its ends remains, as the text continues there."""
     line = to_single_line(text)
     return " " * text[:1].isspace() + line + " " * (bool(line) and text[-1:].isspace())
 

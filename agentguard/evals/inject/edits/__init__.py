@@ -1,1 +1,1 @@
-"""Edits that put one error into a recorded run; ``base.py`` has their interface and their registry."""
+"""Edits that inject one error into a recorded run; ``base.py`` has their interface and their registry."""

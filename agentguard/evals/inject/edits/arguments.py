@@ -64,7 +64,7 @@ class ArgumentSwap:
 
 
 def list_argument_swaps(read: RunIndex, step: int) -> Iterator[ArgumentSwap]:
-    """Yield every wrong argument that can be put into the calls of a turn, in order."""
+    """Yield every wrong argument that can be injected into the calls of a turn, in order."""
     if not read.has_answered_calls(step) or not read.has_no_error(step):
         return
     for index, call in enumerate(read.steps[step].tool_calls):

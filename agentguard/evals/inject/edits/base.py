@@ -1,4 +1,4 @@
-"""Interface and registry of edits. An edit puts one kind of error into a recorded run.
+"""Interface and registry of edits. An edit injects one kind of error into a recorded run.
 
 After CORRECT-Error (arXiv 2509.24088), without a language model. An edit derives the consequences of the
 error from the run itself or leaves them out. It invents only a short error message or a closing line.

@@ -42,7 +42,7 @@ _OTHERS = ("run_{0}", "do_{0}", "{0}_all", "{0}_v2", "{0}_now", "auto_{0}")
 
 
 class RefusedCallEdit(BaseEdit):
-    """Edit that puts in a call which the environment refuses."""
+    """Edit that inserts a call which the environment refuses."""
 
     refusal_reason: RefusalReason
 

@@ -135,7 +135,7 @@ class RunIndex:
     def find_origin(self, value: Value) -> int | None:
         """Return the step in which a value first came from outside the agents.
 
-        The result is -1 if the value is part of the task, the prompts or the tool definitions, and None if
+        The result is -1 if the value is part of the task, the prompts or the tool definitions. It is None if
         the value never came from outside.
         """
         return self._build_origins.get(value)

@@ -1,4 +1,4 @@
-"""Word classes that indicate what a turn does, independent of framework and topic.
+"""Word classes that indicate the activity of a turn, independent of framework and topic.
 
 Each class is a short list of stems of plain English words. None is the name of an agent or a benchmark, and
 none is a sentence.

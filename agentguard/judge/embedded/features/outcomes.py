@@ -1,4 +1,4 @@
-"""Outcomes of steps: the classification of what came back, merged over the results of a step."""
+"""Outcomes of steps: the classification of the results of a step, merged into one."""
 
 from __future__ import annotations
 

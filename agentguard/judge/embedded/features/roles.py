@@ -1,7 +1,7 @@
 """Roles of the speakers in a run, inferred from behaviour, and the steps that can be at fault.
 
 Steps that only execute or relay are not candidates. Positions are ordinals among candidates or workers, never
-indices of the recording. Thus they mean the same whether a framework logs one entry a turn or four.
+indices of the recording. They therefore mean the same whether a framework logs one entry a turn or four.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RunLayout:
 
     @property
     def has_orchestrator(self) -> bool:
-        """Return whether one agent hands out the work."""
+        """Return whether one agent delegates the work."""
         return SpeakerRole.ORCHESTRATOR in self.roles
 
     def get_outcome_scan(self, index: int) -> TextScan | None:
@@ -163,7 +163,7 @@ def _assign_roles(run: Trajectory) -> tuple[SpeakerRole, ...]:
 
 
 def _find_orchestrator(steps: Sequence[Step]) -> str | None:
-    """Return the agent that hands out most of the work, or None.
+    """Return the agent that delegates most of the work, or None.
 
     An orchestrator names the next speaker, and the other agents answer to it.
     """

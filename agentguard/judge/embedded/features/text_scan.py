@@ -1,6 +1,6 @@
 """Scan of a step's text, which computes each fact when a feature first reads it.
 
-Of long texts only head and tail are scanned: they show what a turn does, and the cost stays bounded.
+Of long texts only head and tail are scanned: they show the activity of a turn, and the cost stays bounded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Conversion of the spans of one trace to a trajectory.
 
-A model call is a step of its agent. A tool span is an observation of the step that called the tool. That step
-is found by the id of the call, else by the name of the tool, else as the latest model call in the same part
-of the tree. If the call itself was not captured, it is read from the tool span. Some results and user
-messages occur only in the input of the next model call, and are read from there. Steps follow the tree: a
+A model call is a step of its agent. A tool span is an observation of the step that called the tool. The id of
+the call identifies that step, or else the name of the tool. Otherwise the step is the latest model call in
+the same part of the tree. If the call was not captured, it comes from the tool span. Some results and user
+messages occur only in the input of the next model call, and come from there. Steps follow the tree: a
 span comes before its children, siblings are ordered by their start.
 """
 

@@ -8,8 +8,8 @@ writes only its own number and reads the numbers of all workers, so no request t
   Of two simultaneous requests for the last place both may be rejected.
 * A rate is one number, read and then written: the generic cell rate algorithm (ITU-T I.371), which
   admits the same requests as a token bucket. Of two requests at two workers within the same microsecond one
-  may not be counted. If a worker is suspended in that microsecond, its later write discards what the other
-  workers admitted in between.
+  may not be counted. If a worker is suspended in that microsecond, its later write discards the counts of
+  other workers in between.
 
 The worker that replaces a dead worker resets its number to zero. A single worker uses its own memory.
 """
@@ -151,7 +151,7 @@ class RateCounter:
         return early if early > _TOLERANCE_S else 0.0
 
     def add(self, now: float, per_minute: int, amount: float = 1.0) -> None:
-        """Count an amount, which may exceed what the rate allows now; later units then wait longer."""
+        """Count an amount, which may exceed the present allowance; later units then wait longer."""
         self._times[self._cell] = max(self._times[self._cell], now) + amount * _WINDOW_S / per_minute
 
 

@@ -72,7 +72,7 @@ class SpendingLedger:
             self._new[account] = self._new.get(account, 0.0) + usd
 
     def get_spent(self, subject: str, period: BudgetPeriod) -> float:
-        """Return what a subject has spent in the current period, in US dollars."""
+        """Return the spending of a subject in the current period, in US dollars."""
         account = subject, format_period(period, self._wall_clock())
         with self._lock:
             return self._totals.get(account, 0.0) + self._new.get(account, 0.0)

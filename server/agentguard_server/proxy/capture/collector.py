@@ -192,8 +192,8 @@ class CaptureCollector:
     async def _handle_frames(self) -> None:
         """Handle the queued frames one after the other.
 
-        A worker that cannot send drops requests. So if frames wait, the collector handles a few messages and
-        then receives what the sockets have.
+        A worker that cannot send drops requests. If frames wait, the collector therefore handles a few
+        messages, and then reads the sockets.
         """
         while True:
             await self._has_frames.wait()

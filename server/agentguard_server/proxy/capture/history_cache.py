@@ -1,8 +1,8 @@
-"""Cache of decoded histories: of a request that extends a known history, only the new part is decoded.
+"""Cache of decoded histories: if a request extends a known history, only the new part is decoded.
 
-A client sends its whole history in each request. The cache compares the bytes of a request with those of an
-earlier request of the same client, up to the end of the last message. If they are equal, it decodes only the
-bytes after them. The result equals that of a complete decoding.
+A client sends its whole history in each request. The cache compares the bytes of a request with an earlier
+request of the same client, up to the end of its last message. If they are equal, it decodes only the bytes
+after them. The result equals that of a complete decoding.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DecodedRequest:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """Bytes of a request up to the end of its last message, and what they decode to."""
+    """Bytes of a request up to the end of its last message, and their decoded form."""
 
     prefix: bytes
     head: dict[str, Any]

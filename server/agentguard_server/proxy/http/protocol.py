@@ -297,7 +297,7 @@ class HttpServerProtocol(asyncio.Protocol):
             self.cycle.keep_alive = False
 
     def _reject(self, status: int, code: str, reason: str) -> None:
-        """Send an error for an invalid request, unless a response is being written, and discard all input."""
+        """Send an error for an invalid request, unless a response has begun, and discard all input."""
         self._is_discarding = True
         line = self.cycle
         if line is not None and not line.is_complete:

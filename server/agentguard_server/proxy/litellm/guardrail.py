@@ -1,8 +1,8 @@
 """LiteLLM's generic guardrail endpoint: guards the runs of an existing LiteLLM proxy.
 
 LiteLLM sends each request before the model call, and each response before the client receives it. The
-messages of a request form a turn of a run, as if they passed through this proxy, with the same findings,
-budgets and history edits. LiteLLM accepts changed messages and a blocked response, but neither another
+messages of a request form a turn of a run, with the same findings, budgets and history edits as a request to
+this proxy. LiteLLM accepts changed messages and a blocked response, but neither another
 response nor a changed tool call. If the guard would call the model again, the endpoint therefore blocks the
 response, and the guard corrects the next request of the run.
 

@@ -1,4 +1,4 @@
-"""Services of one worker beside its requests: telemetry, shared state and the admin application."""
+"""Background services of one worker: telemetry, shared state and the admin application."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class RequestHandler:
                     observer.record(completed)
 
     def _settle(self) -> None:
-        """End an accepted request: count what it used, and end it at the guard."""
+        """End an accepted request: count its usage, and end it at the guard."""
         self._caller.release()
         if self._usage_meter is not None:
             self._caller.charge(self._app_state.clock.now(), self._usage_meter.usage)

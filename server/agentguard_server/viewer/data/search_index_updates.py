@@ -24,7 +24,7 @@ class SearchIndexUpdates:
     Args:
         store: the store.
         tenant: tenant of the runs.
-        is_busy: whether the update of the index waits, since runs are being loaded.
+        is_busy: whether the update of the index waits, because runs are loading.
     """
 
     def __init__(self, store: Store, *, tenant: str, is_busy: Callable[[], bool]) -> None:

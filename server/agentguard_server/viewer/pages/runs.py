@@ -201,7 +201,7 @@ def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, 
 
 
 def _find_empty_columns(rows: Sequence[RunSummaryRow], query: RunQuery) -> list[str]:
-    """Return the optional columns without a value on the page, apart from a sort column that was chosen."""
+    """Return the optional columns without a value on the page, except the selected sort column."""
     return [
         name
         for name, field in _OPTIONAL_COLUMNS.items()

@@ -59,7 +59,7 @@ class RunTotals:
     """Totals over all branches of the run; None for values that no step records.
 
     Attributes:
-        guard_seconds: seconds that the guard took while the run went on.
+        guard_seconds: seconds that the guard took during the run.
         timing: durations of the parts of the diagnosis in seconds.
     """
 
