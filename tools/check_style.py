@@ -43,13 +43,6 @@ RELATIVE = re.compile(
 NOUN_PHRASE = re.compile(r"(?:The|An?|All|One|Each|Every|Our|Its|In)\b")
 # Rule 6: a longer sentence needs a second reading. A colon and a semicolon end a sentence here.
 MAX_WORDS = 28
-# Upper bound of pages with longer sentences. Lower it, and add no page.
-LONG_SENTENCES = {
-    "docs/detectors.md": 34,
-    "docs/embedded-judge.md": 36,
-    "docs/formats.md": 32,
-    "docs/recovery-benchmarks.md": 36,
-}
 # Rules 5, 7 and 8: phrase, and the advice that the check prints.
 PHRASES = [
     (r"\b(?:whoever|whomever|whom|somebody|someone|nobody|anybody|anyone|everybody)\b", "name the actor"),
@@ -79,7 +72,7 @@ PHRASES = [
     ),
     (r"\bin order to\b", 'write "to"'),
     (r"\b(?:is|are|was|were|be) being\b", "write the simple tense with the actor"),
-    (r"\b(?:go|goes|going|went) on\b", 'write "continue"'),
+    (r"\b(?:goes|going|went) on\b", 'write "continue"'),
     (
         r"\b(?:as it were|one and the same|to and fro|in the open\b(?! state)|odd words?)\b",
         "use plain English",
@@ -202,7 +195,6 @@ def _check_docstring_sentences(path: str, line: int, text: str) -> Iterator[Find
 
 def _check_sentence_length(path: str, text: str) -> Iterator[Finding]:
     """Yield the sentences of paragraphs and list items that are too long; tables and code are exempt."""
-    limit = LONG_SENTENCES.get(path, MAX_WORDS)
     at = 1
     for block in re.split(r"(\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\. )))", text):
         if block.strip() and not block.startswith(("|", "#", "    ")):
@@ -211,7 +203,7 @@ def _check_sentence_length(path: str, text: str) -> Iterator[Finding]:
             )
             for sentence in re.split(r"(?<=[.!?:;])\s+", plain.replace("**", "")):
                 words = sentence.split()
-                if len(words) > limit:
+                if len(words) > MAX_WORDS:
                     yield path, at, f"rule 6: {len(words)} words in a sentence: {' '.join(words[:6])} …"
         at += block.count("\n")
 
