@@ -32,6 +32,12 @@ class _StoreHandle:
         self._lock = threading.Lock()
         self.file = _find_file(source)
 
+    @property
+    def exists(self) -> bool:
+        """True if the store is open, on a server, or an existing file."""
+        is_open = not isinstance(self._source, (str, Path))
+        return is_open or self.file is None or self.file.is_file()
+
     def open(self) -> Store:
         """Return the open store."""
         with self._lock:
@@ -67,7 +73,7 @@ class SchemaDatabase:
         file = self._handle.file
         if file is None:
             return bool(self._handle.open().list_schemata(status="active", tenant=self.tenant))
-        if not file.is_file():
+        if not self._handle.exists:
             return False
         try:
             address = f"{file.as_uri()}?mode=rw"
@@ -84,7 +90,7 @@ class SchemaDatabase:
         """
         from agentguard.schemata.persistence import SqlSchemaStore
 
-        if self._handle.file is not None and not self._handle.file.is_file():
+        if not self._handle.exists:
             return None
         return SqlSchemaStore(self._handle.open(), tenant=self.tenant)
 
