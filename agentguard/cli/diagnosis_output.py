@@ -176,7 +176,11 @@ def _build_findings(
         yield table
     hidden = len(diagnosis.findings) - len(shown_findings)
     if hidden:
-        yield Text(f"{'':16}{format_count(hidden, 'more finding')}; --verbose shows all", "dim")
+        table = _new_grid()
+        noun = "more finding" if shown_findings else "weak finding"
+        text = f"{format_count(hidden, noun)}; --verbose shows all"
+        table.add_row("" if shown_findings else "findings", Text(text, "dim"))
+        yield table
 
 
 def _format_finding(finding: Finding) -> Text:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from agentguard.cli.terminal_text import format_count
 from agentguard.errors import ConfigError, InputError
-from agentguard.trace_sources import is_trace_url, parse_trace_url, read_traces
+from agentguard.trace_sources import format_trace_url, is_trace_url, parse_trace_url, read_traces
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read, separate_id
 from agentguard.trajectory.model import Annotation, Record
@@ -138,7 +138,7 @@ def read_records(
     with Console(stderr=True).status("reading …") as status:
         total = 0
         for path in paths:
-            tally = ReadSummary(str(path))
+            tally = ReadSummary(format_trace_url(str(path)))
             summaries.append(tally)
             for record in read_path(path, format):
                 if isinstance(record, UnreadableRecord):
@@ -166,7 +166,10 @@ def read_paths(paths: Iterable[Path], format: str | None) -> Iterator[Record | U
 def read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRecord]:
     """Yield the runs of a file, a folder, standard input (``-``) or an address of traces."""
     if is_trace_url(str(path)) and not path.exists():
-        yield from read_traces(parse_trace_url(str(path)))
+        query = parse_trace_url(str(path))
+        # The client repeats requests to an unreachable host for some seconds.
+        typer.echo(f"reading traces from {format_trace_url(str(path))} …", err=True)
+        yield from read_traces(query)
         return
     try:
         yield from read(sys.stdin.buffer if path == STDIN else path, format=format)

@@ -36,9 +36,10 @@ section ``acceptance``. Each detector, localizer and strategy validates its opti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -338,15 +339,49 @@ def format_validation_error(error: ValidationError, model: type[BaseModel]) -> s
 
     Args:
         error: the error of pydantic.
-        model: the model whose fields are listed if a field is unknown.
+        model: the validated model; for an unknown field, the error lists the fields of its section.
     """
-    field_names = ", ".join(model.model_fields)
     parts = []
     for item in error.errors(include_input=False, include_url=False):
-        field = ".".join(str(part) for part in item["loc"]) or "the document"
-        is_unknown = item["type"] == "extra_forbidden" and len(item["loc"]) == 1
-        parts.append(f"{field}: {item['msg']}{f' (known: {field_names})' if is_unknown else ''}")
+        location = item["loc"]
+        is_rule = item["type"] == "value_error"
+        field = ".".join(str(part) for part in location) or ("" if is_rule else "the document")
+        text = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            text = _describe_unknown_field(str(location[-1]), _find_section(model, location[:-1]))
+        parts.append(f"{field}: {text}" if field else text)
     return "; ".join(parts)
+
+
+def _describe_unknown_field(name: str, section: type[BaseModel] | None) -> str:
+    if section is None:
+        return "unknown setting"
+    names = [field.alias or name for name, field in section.model_fields.items()]
+    similar = get_close_matches(name, names, n=1)
+    suggestion = f"did you mean {similar[0]!r}? " if similar else ""
+    return f"unknown setting ({suggestion}known: {', '.join(names)})"
+
+
+def _find_section(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the model at a location, in which indices and keys have no field; None if it is ambiguous."""
+    section = model
+    for part in location:
+        fields = section.model_fields
+        field = next((one for name, one in fields.items() if part in (name, one.alias)), None)
+        if field is None:
+            continue
+        sections = set(_iter_models(field.annotation))
+        if len(sections) != 1:
+            return None
+        section = sections.pop()
+    return section
+
+
+def _iter_models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _iter_models(argument)
 
 
 def _format_position(error: Exception) -> str:

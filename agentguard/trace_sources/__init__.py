@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from agentguard.trace_sources.base import TraceQuery as TraceQuery
     from agentguard.trace_sources.base import TraceSource as TraceSource
     from agentguard.trace_sources.reader import read_traces as read_traces
+    from agentguard.trace_sources.url import format_trace_url as format_trace_url
     from agentguard.trace_sources.url import is_trace_url as is_trace_url
     from agentguard.trace_sources.url import parse_trace_url as parse_trace_url
 
 _EXPORTS = {
     "TraceQuery": "agentguard.trace_sources.base",
     "TraceSource": "agentguard.trace_sources.base",
+    "format_trace_url": "agentguard.trace_sources.url",
     "is_trace_url": "agentguard.trace_sources.url",
     "parse_trace_url": "agentguard.trace_sources.url",
     "read_traces": "agentguard.trace_sources.reader",

@@ -28,6 +28,15 @@ def is_trace_url(text: str) -> bool:
     return _URL.fullmatch(text) is not None or _SCHEME.match(text) is not None
 
 
+def format_trace_url(text: str) -> str:
+    """Return an address of traces with both slashes, which a path object merges; any other text unchanged."""
+    match = _URL.fullmatch(text)
+    if match is None or not match["project"]:
+        return text
+    query = "" if match["query"] is None else f"?{match['query']}"
+    return f"{match['source']}://{match['project']}{query}"
+
+
 def parse_trace_url(text: str, *, now: float | None = None) -> TraceQuery:
     """Return the query of an address ``SOURCE://PROJECT?since=…&until=…&limit=…&resume=FILE``.
 

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -100,6 +101,12 @@ def _build_config_loader(
 
     if config is None and not backends:
         raise ConfigError("serve: name a configuration with --config, or an endpoint with --backend")
+    for url in backends:
+        if urlsplit(url).path.strip("/") == "":
+            typer.echo(
+                f"warning: --backend {url} has no path; most endpoints need /v1: {url.rstrip('/')}/v1",
+                err=True,
+            )
     over: dict[str, Any] = {}
     if listen:
         over["listen"] = listen

@@ -33,11 +33,15 @@ def test_detectors_and_localizer_options_are_parsed(tmp_path):
     ("text", "part"),
     [
         ("version: 2", "version"),
-        ("detector: {}", "detector: Extra inputs are not permitted (known: version, detectors"),
+        ("detector: {}", "detector: unknown setting (did you mean 'detectors'? known: version, detectors"),
         ("detectors: {a: 3}", "detectors.a: write a mapping of options, or false to disable the detector"),
         ("detector_deadline_s: 0", "detector_deadline_s"),
         ("[1, 2", "is not valid YAML (line"),
         ("- 1", "the document"),
+        (
+            "recover: {treshold: 1}",
+            "recover.treshold: unknown setting (did you mean 'threshold'? known",
+        ),
     ],
 )
 def test_invalid_policy_error_names_file_and_field(tmp_path, text, part):

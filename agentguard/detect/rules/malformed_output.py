@@ -182,6 +182,7 @@ class Surrender(BaseDetector):
                 if span
                 else quote_move(facts),
                 noticed_at=len(view.steps) - 1,
+                codes=self.codes if is_limit else self.codes[:1],
             ),
         )
 

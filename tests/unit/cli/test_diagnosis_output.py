@@ -7,6 +7,7 @@ from rich.console import Console
 
 from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
 from agentguard.cli.run_summary import RunSummary
+from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.trajectory.model import Source, Step, Trajectory
 from agentguard.verdict import Verdict
@@ -63,3 +64,15 @@ def test_report_names_no_root_cause_without_support() -> None:
     assert "likely step" in text
     assert "root cause" not in text
     assert "suggested fix" not in text
+
+
+def test_hidden_weak_findings_have_a_label() -> None:
+    console = Console(width=100)
+    finding = Finding(
+        detector="tool_error", step=0, codes=("mast:step_repetition",), probability=0.2, message="m"
+    )
+    with console.capture() as capture:
+        diagnosis = replace(diagnose(Verdict.FAILED, SUPPORTED), findings=(finding, finding))
+        render_diagnosis(console, RUN, diagnosis, DiagnosisView())
+    (line,) = [line for line in capture.get().splitlines() if "weak" in line]
+    assert line.split()[:4] == ["findings", "2", "weak", "findings;"]

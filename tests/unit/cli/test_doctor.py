@@ -142,7 +142,7 @@ def test_answering_backend_passes(tmp_path: Path) -> None:
     with endpoint() as url:
         (line,) = of(lines(config=config(tmp_path, url)), "backends")
     assert line.condition == "ok"
-    assert line.found.startswith("1 models")
+    assert line.found.startswith("1 model,")
 
 
 @pytest.mark.parametrize(

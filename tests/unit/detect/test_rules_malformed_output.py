@@ -130,13 +130,14 @@ def test_agent_in_its_role_is_not_reported(steps: list[dict[str, object]]) -> No
 )
 def test_surrender_is_found_in_the_last_turn_only(ending: str) -> None:
     (finding,) = found(run(call("look", {}, "a door"), said(ending)), "gave_up")
-    assert finding.step == 1
+    assert (finding.step, finding.codes) == (1, ("mast:premature_termination",))
     assert found(run(said(ending), said("I found it: the door is open.")), "gave_up") == ()
 
 
 def test_recorded_limit_is_a_surrender() -> None:
     told = replace(run(call("look", {}, "a door")), exit_status="LimitsExceeded")
-    assert [finding.step for finding in found(told, "gave_up")] == [0]
+    (finding,) = found(told, "gave_up")
+    assert (finding.step, "agent_error:system.step_limit" in finding.codes) == (0, True)
     assert found(replace(told, exit_status="Submitted"), "gave_up") == ()
 
 

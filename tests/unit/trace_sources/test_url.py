@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import ConfigError
-from agentguard.trace_sources import TraceQuery, is_trace_url, parse_trace_url
+from agentguard.trace_sources import TraceQuery, format_trace_url, is_trace_url, parse_trace_url
 
 NOW = 1_000_000.0
 
@@ -55,3 +55,16 @@ def test_unknown_product_is_rejected_with_the_known_ones() -> None:
     assert is_trace_url("logfire://x")
     with pytest.raises(ConfigError, match="named 'logfire'; there are: langfuse, langsmith, phoenix"):
         parse_trace_url("logfire://x")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("phoenix:/my-project", "phoenix://my-project"),
+        ("phoenix://my-project?since=2d", "phoenix://my-project?since=2d"),
+        ("langfuse:?since=2d", "langfuse:?since=2d"),
+        ("runs/a.json", "runs/a.json"),
+    ],
+)
+def test_format_trace_url_restores_the_slashes(text: str, expected: str) -> None:
+    assert format_trace_url(text) == expected

@@ -143,3 +143,21 @@ class TestCommand:
 def test_example_config_is_valid(monkeypatch):
     monkeypatch.setenv("EXAMPLE_PROVIDER_KEY", "none")
     assert run("--config", EXAMPLE, "--check")[0] == 0
+
+
+def test_errors_of_settings_have_no_words_of_the_validator(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("listen: {prot: 1}\nbackends: {replicas: [{name: a, url: 'http://127.0.0.1:9/v1'}]}\n")
+    result = CliRunner().invoke(build_app(), ["serve", "--check", "--config", str(file)])
+    assert "listen.prot: unknown setting (did you mean 'port'? known: host, port" in result.output
+    open_to_all = ["serve", "--check", "--backend", "http://127.0.0.1:9/v1", "--host", "0.0.0.0"]
+    result = CliRunner().invoke(build_app(), open_to_all)
+    assert "listening on 0.0.0.0 needs API keys" in result.output
+    assert "Value error" not in result.output
+    assert "warning" not in result.output
+
+
+def test_backend_without_a_path_causes_a_warning() -> None:
+    result = CliRunner().invoke(build_app(), ["serve", "--check", "--backend", "http://127.0.0.1:9"])
+    assert result.exit_code == 0
+    assert "warning: --backend http://127.0.0.1:9 has no path; most endpoints need /v1" in result.stderr
