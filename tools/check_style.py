@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("agentguard/", "server/", "lab/")
 CODE = (*PRODUCT, "tests/", "benchmarks/", "examples/", "tools/")
+MAX_MODULE_LINES = 400
 
 # Rule 2: a module is a noun. These words end like a verb form but are nouns of the field.
 NOUNS = {
@@ -130,6 +131,9 @@ def _tracked_files() -> list[str]:
 
 
 def _check_python(path: str, source: str, tree: ast.Module) -> Iterator[Finding]:
+    line_count = source.count("\n")
+    if line_count > MAX_MODULE_LINES and not path.startswith("tests/"):
+        yield path, 1, f"structure: {line_count} lines, a module has at most {MAX_MODULE_LINES}"
     stem = Path(path).stem.lstrip("_")
     if not stem.startswith("test_") and VERB_FORM.search(stem) and stem not in NOUNS:
         yield path, 1, f"rule 2: module name {stem!r} is not a noun"

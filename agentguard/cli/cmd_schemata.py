@@ -218,13 +218,11 @@ def select(
     from agentguard.schemata.serialization import write_schemata
     from agentguard.schemata.training import build_signals
 
-    index = build_signals(
-        [candidate for candidate in _load_schemata(place) if candidate.status is SchemaStatus.ACTIVE]
-    ).index
+    active = [schema for schema in _load_schemata(place) if schema.status is SchemaStatus.ACTIVE]
+    index = build_signals(active).index
     schemata_by_id = {schema.id: schema for schema in index}
-    selected = [
-        schemata_by_id[name] for name in choose(tuple(schemata_by_id.values()), index.vectors()[1], budget)
-    ]
+    ids = choose(tuple(schemata_by_id.values()), index.vectors()[1], budget)
+    selected = [schemata_by_id[name] for name in ids]
     if output is not None:
         write_schemata(output, selected)
     if json:
