@@ -10,6 +10,7 @@ from pathlib import Path
 from agentguard.errors import EvaluationError, InputError
 from agentguard.evals.scoring import Case
 from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.label_file import LABEL_SUFFIXES, read_labels
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import GOLD_ANSWER, Record
 
@@ -110,13 +111,17 @@ def compute_checksum(paths: Sequence[Path]) -> str:
     """Return the SHA-256, in hex, over name, length and bytes of the files below ``paths``, in name order."""
     digest = hashlib.sha256()
     for path in paths:
-        for file in _list_files(path):
+        for file in (*_list_files(path), *_list_labelled_files(path)):
             name = file.relative_to(path).as_posix() if path.is_dir() else file.name
             digest.update(f"{name}\0{file.stat().st_size}\0".encode())
             with file.open("rb") as stream:
                 while block := stream.read(_BLOCK):
                     digest.update(block)
     return digest.hexdigest()
+
+
+def _list_labelled_files(path: Path) -> list[Path]:
+    return sorted(read_labels(path)) if path.suffix.lower() in LABEL_SUFFIXES else []
 
 
 def add_gold_answer(record: Record) -> Record:

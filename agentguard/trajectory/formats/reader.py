@@ -24,6 +24,7 @@ from agentguard.trajectory.formats.base import (
     UnreadableRecord,
     formats,
 )
+from agentguard.trajectory.formats.label_file import LABEL_SUFFIXES, read_labels
 from agentguard.trajectory.model import Record, Trajectory
 
 Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
@@ -46,8 +47,9 @@ def read(source: Source, *, format: str | None = None) -> Iterator[Record | Unre
     """Yield the runs of ``source``, and an `UnreadableRecord` for each record that cannot be read.
 
     Args:
-        source: path of a file, or of a folder, whose files (and subfolders') are read in natural order; a
-            binary or text stream; or parsed JSON (a dict or a list).
+        source: path of a file, of a folder, whose files (and subfolders') are read in natural order, or of a
+            label file in YAML, whose runs get its labels; a binary or text stream; or parsed JSON (a dict or
+            a list).
         format: name of the format; None detects it for each file.
 
     Raises:
@@ -60,6 +62,8 @@ def read(source: Source, *, format: str | None = None) -> Iterator[Record | Unre
         return _read_parsed(source, requested_format)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
+        if path.suffix.lower() in LABEL_SUFFIXES:
+            return _read_labelled_files(path, requested_format)
         return (
             _read_folder(path, requested_format)
             if path.is_dir()
@@ -102,6 +106,22 @@ def list_run_files(folder: Path) -> list[Path]:
             if name.lower().endswith(suffixes) and not _IGNORED_NAME_PATTERN.match(name)
         ]
     return sorted(paths, key=lambda path: _natural_sort_key(path.relative_to(folder).as_posix()))
+
+
+def _read_labelled_files(
+    label_file: Path, requested_format: Format | None
+) -> Iterator[Record | UnreadableRecord]:
+    for path, annotation in read_labels(label_file).items():
+        name = path.relative_to(label_file.parent).with_suffix("").as_posix()
+        try:
+            items = list(islice(_read_file(path, requested_format, name=name), 2))
+            if len(items) != 1:
+                raise FormatError("has several runs, and a label file labels one run of a file")
+        except InputError as error:
+            yield UnreadableRecord(error=error.with_location(file=str(path)))
+            continue
+        (item,) = items
+        yield replace(item, annotation=annotation) if isinstance(item, Record) else item
 
 
 def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
