@@ -37,7 +37,7 @@ from agentguard.verdict import NOT_DIAGNOSED, Verdict, describe_verdict
 
 if TYPE_CHECKING:
     from agentguard.store import Store
-    from agentguard.store.db.rows import RecoveryRow
+    from agentguard.store.db.rows import EffectRow, RecoveryRow
     from agentguard.store.read.step_search import StepSearchResult
 
 _MAX_ID_CHARS: Final = 60
@@ -139,7 +139,7 @@ def show(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show the latest diagnosis of a run and the recoveries of its guard.
+    """Show the latest diagnosis of a run, the recoveries of its guard, and effects with unknown outcome.
 
     Exit status: 0 if the run has a diagnosis, 1 otherwise.
     """
@@ -149,9 +149,10 @@ def show(
             raise StoreError(f"{opened.address} has no run {run_id!r}")
         rows = opened.list_diagnoses(run_id, tenant=tenant)
         recoveries = opened.list_recoveries(run_id, tenant=tenant)
+        effects = opened.list_effects(run_id, tenant=tenant)
     if not rows:
         if not json:
-            render_recoveries(build_console(), recoveries)
+            render_guard_lines(build_console(), recoveries, effects)
         typer.echo(f"{run_id}: not diagnosed; `agentguard runs diagnose` diagnoses it", err=True)
         raise typer.Exit(1)
     diagnosis = decode_diagnosis(JsonNode.from_value(dict(rows[-1].data)))
@@ -160,7 +161,7 @@ def show(
     else:
         priced = price_run(run, load_policy(policy).prices)
         render_diagnosis(build_console(), priced, diagnosis, DiagnosisView(show_all=verbose))
-        render_recoveries(build_console(), recoveries)
+        render_guard_lines(build_console(), recoveries, effects)
 
 
 def diagnose(
@@ -327,10 +328,13 @@ _OUTCOMES: Final = {
 _MAX_REASON_CHARS: Final = 200
 
 
-def render_recoveries(console: Console, recoveries: Sequence[RecoveryRow]) -> None:
-    """Print one line for each recovery, in order of time: strategy, step, trigger, outcome and reason."""
-    if not recoveries:
-        return
+_MAX_ARGUMENT_CHARS: Final = 120
+
+
+def render_guard_lines(
+    console: Console, recoveries: Sequence[RecoveryRow], effects: Sequence[EffectRow]
+) -> None:
+    """Print one line for each recovery, in order of time, and for each effect with unknown outcome."""
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_column(style="dim", min_width=13, no_wrap=True)
     grid.add_column(overflow="fold")
@@ -341,4 +345,10 @@ def render_recoveries(console: Console, recoveries: Sequence[RecoveryRow]) -> No
         reason = to_one_line(str(plan.get("reason", "")), _MAX_REASON_CHARS)
         line = f"{step}{row.strategy} · {row.data.get('trigger', '')} · {outcome}"
         grid.add_row("recovery", Text(f"{line} · {reason}" if reason else line))
-    console.print(Padding(grid, (0, 0, 0, 2)))
+    for effect in effects:
+        if effect.state in ("attempted", "ambiguous"):
+            arguments = to_one_line(str(effect.data.get("arguments", "")), _MAX_ARGUMENT_CHARS)
+            text = f"step {effect.data.get('step', 0)} · {effect.tool} {arguments} · {effect.state}"
+            grid.add_row("effect", Text(f"{text} · unknown whether the call took effect; not repeated"))
+    if grid.row_count:
+        console.print(Padding(grid, (0, 0, 0, 2)))

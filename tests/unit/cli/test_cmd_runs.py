@@ -186,6 +186,32 @@ def test_show_prints_the_recoveries_of_the_guard(tmp_path: Path) -> None:
     assert "step 2 · reprompt · repeated_call · confirmed" in shown.stdout
 
 
+def test_show_prints_effects_with_unknown_outcome(tmp_path: Path) -> None:
+    url = str(tmp_path / "s.db")
+    with Store.open(url) as opened:
+        guard = Guard(store=opened)
+
+        @guard.tool(effect="destructive")
+        def charge(amount: int) -> str:
+            """Charge the card."""
+            raise TimeoutError("the payment service timed out")
+
+        arguments = {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "charge", "arguments": '{"amount": 30}'},
+        }
+        answers = iter([{"role": "assistant", "content": None, "tool_calls": [arguments]}, "Not confirmed."])
+        with guard.run("Charge 30 euros.", tools=[charge], id="r") as run:
+            while not run.done:
+                run.tools(run.model(lambda messages, tools: next(answers)))
+        opened.flush(20)
+    output = " ".join(invoke("show", "r", "--store", url).output.split())
+    assert (
+        "effect step 1 · charge {'amount': 30} · ambiguous · unknown whether the call took effect" in output
+    )
+
+
 def test_show_computes_the_cost_with_the_prices_of_the_policy(tmp_path: Path) -> None:
     path, policy = str(tmp_path / "runs.db"), tmp_path / "policy.yaml"
     policy.write_text('prices: {"m*": {input: 2, output: 10}}\n')
