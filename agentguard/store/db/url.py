@@ -78,6 +78,8 @@ def resolve_address(url: str | Path | None, environ: Mapping[str, str] | None = 
 
 
 def _build_file_address(path: Path) -> DatabaseAddress:
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: a store is a file such as runs.db, or a URL postgresql://…")
     full_path = path.expanduser().absolute()
     return DatabaseAddress(
         kind="sqlite", path=full_path, url=URL.create("sqlite+pysqlite", database=str(full_path))

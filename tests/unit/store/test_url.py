@@ -91,3 +91,8 @@ def test_new_file_is_readable_only_by_owner(tmp_path):
     with Store.open(tmp_path / "new" / "store.db"):
         assert (tmp_path / "new" / "store.db").stat().st_mode & 0o077 == 0
         assert (tmp_path / "new").stat().st_mode & 0o077 == 0
+
+
+def test_folder_is_rejected_as_a_store(tmp_path):
+    with pytest.raises(ConfigError, match="is a folder: a store is a file"):
+        resolve_address(tmp_path)
