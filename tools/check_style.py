@@ -43,7 +43,7 @@ RELATIVE = re.compile(
 )
 NOUN_PHRASE = re.compile(r"(?:The|An?|All|One|Each|Every|Our|Its|In)\b")
 # Rule 6: a longer sentence needs a second reading. A colon and a semicolon end a sentence here.
-MAX_WORDS = 28
+MAX_WORDS = 25
 # Rules 5, 7 and 8: phrase, and the advice that the check prints.
 PHRASES = [
     (r"\b(?:whoever|whomever|whom|somebody|someone|nobody|anybody|anyone|everybody)\b", "name the actor"),

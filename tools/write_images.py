@@ -1,7 +1,7 @@
 """Write the viewer's images of the documentation: ``python -m tools.write_images [NAME …]``.
 
-The images show a store with invented runs of a travel desk of four agents, diagnosed by the default guard,
-and the guarded run of the tests. The command needs Chromium and the development dependencies.
+The images show a store with invented runs of a travel desk of four agents, and the guarded run of the tests.
+The default guard has diagnosed the runs. The command needs Chromium and the development dependencies.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rules for the verdict *failed* of a single run of an unknown agent, selected on labelled agents.
 
 A rule is a sign and the least strength at which it counts. A sign is the strongest finding of a detector, a
-pattern of the end of the run, or an amount of findings. Two conditions select a rule: it is rarely true of
-passed runs in the worst of all systems, and it is true more often of failed runs than of passed runs. A
-detector whose card does not let it decide alone is never a rule.
+pattern of the end of the run, or an amount of findings. Two conditions select a rule. It is rarely true of
+passed runs in the worst of all systems. It is true more often of failed runs than of passed runs. A detector
+whose card does not let it decide alone is never a rule.
 """
 
 from __future__ import annotations

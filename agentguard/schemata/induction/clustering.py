@@ -1,9 +1,9 @@
 """Clustering of failures without a code into proposals of new codes, for a person to accept.
 
 A schema is uncovered if it has no code, or if it has one and no similar schema with a code. Average linkage
-on cosine (Sokal and Michener, 1958) clusters the uncovered schemata. A cluster is a case of an existing code
-if it is as near to the schemata of that code as its members are to each other. A proposal has no effect until
-a person accepts it (`agentguard.schemata.induction.taxonomy_writer`).
+on cosine (Sokal and Michener, 1958) clusters the uncovered schemata. A cluster whose members are as near to
+the schemata of a code as to each other is a case of that code. A proposal has no effect until a person
+accepts it (`agentguard.schemata.induction.taxonomy_writer`).
 """
 
 from __future__ import annotations
