@@ -126,7 +126,7 @@ class UnusableResultAccepted(BaseDetector):
             self.build_finding(
                 step,
                 0.4,
-                f"{step.agent} goes on although the last result is {kind}.",
+                f"{step.agent} continues although the last result is {kind}.",
                 correction="The result has no readable content. Say so, and get the content another way.",
                 evidence=(
                     *quote_span(result.step, result.field, classification.start, classification.end),
@@ -165,7 +165,7 @@ class EmptyResultMisread(BaseDetector):
             self.build_finding(
                 step,
                 0.2,
-                f"{step.agent} takes one empty result as proof that there is nothing.",
+                f"{step.agent} concludes from one empty result that nothing exists.",
                 correction="An empty result may come from a wrong query. Search again with other words.",
                 evidence=(
                     *quote_span(step, "content", *find_sentence(facts.lower_text, *claim)),

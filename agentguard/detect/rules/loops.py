@@ -184,7 +184,7 @@ class NearLoop(BaseDetector):
             self.build_finding(
                 first,
                 0.55 if any(move.has_error for move in similar_moves) else 0.45,
-                f"{step.agent} made {len(similar_moves)} nearly equal moves, and nothing new came of them.",
+                f"{step.agent} made {len(similar_moves)} nearly equal moves without a new result.",
                 correction="Small changes do not help here. State what is missing, then try another way.",
                 evidence=(*quote_move(facts), *quote_move(similar_moves[-2].facts)),
                 noticed_at=step.index,
@@ -253,7 +253,7 @@ class Oscillation(BaseDetector):
             self.build_finding(
                 first.step,
                 0.65,
-                f"{period} moves have been taken in turns for {self.cycles} rounds, and the outcomes repeat.",
+                f"{period} moves alternate for {self.cycles} rounds, and the outcomes repeat.",
                 correction="You are going round in a circle. Pick an action that is not one of these.",
                 evidence=tuple(
                     quote for move in tail[period : 2 * period] for quote in quote_move(move.facts)
@@ -327,7 +327,7 @@ class ParaphrasedRepetition(BaseDetector):
             self.build_finding(
                 first_repetition.step,
                 0.35,
-                f"{step.agent} made {len(similar) + 1} calls with the same words and got nothing new.",
+                f"{step.agent} made {len(similar) + 1} calls with the same words and had no new result.",
                 correction="Other words for the same query do not help. Use another source or another tool.",
                 evidence=(*quote_move(similar[0].move.facts), *quote_move(facts)),
                 noticed_at=step.index,

@@ -104,7 +104,7 @@ class PrematureEnd(BaseDetector):
             return self.build_finding(
                 last,
                 0.35,
-                "The run breaks off at a call that has no result.",
+                "The run ends at a call that has no result.",
                 correction="Repeat the last call, read its result, and finish the task.",
                 evidence=quote_move(facts),
             )

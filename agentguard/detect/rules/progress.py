@@ -81,7 +81,7 @@ class NoProgress(BaseDetector):
         return self.build_finding(
             first.step,
             0.55,
-            f"{self.limit} actions in a row brought nothing new: errors, or results seen before.",
+            f"{self.limit} actions in a row had no new result: errors, or results seen before.",
             correction="You are stuck. List what you know and what is missing, and try another way.",
             evidence=(*quote_move(first), *quote_move(self._stale_moves[-1])),
             noticed_at=step.index,
@@ -170,7 +170,7 @@ class GoalDrift(BaseDetector):
         return self.build_finding(
             first,
             0.4,
-            f"{self.turns} turns in a row share no word with the task or with anything that came back.",
+            f"{self.turns} turns in a row share no word with the task or with any result.",
             correction="Read the task again, say which part of it is still open, and work on that part.",
             evidence=(*quote_span(first, "content"), *quote_span(step, "content")),
             noticed_at=step.index,

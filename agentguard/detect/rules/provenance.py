@@ -171,7 +171,7 @@ class UnknownProvenance(BaseDetector):
         return self.build_finding(
             step,
             probability,
-            f"The value of {name} in the call of {action.name} appears nowhere before: it may be made up.",
+            f"The value of {name} in the call of {action.name} occurs nowhere earlier: it may be made up.",
             correction=f"Do not guess {name}. Look it up or ask for it, then call {action.name} again.",
             evidence=quote_value(step, action.field, value, name),
             tool=action.name,

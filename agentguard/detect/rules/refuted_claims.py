@@ -95,7 +95,7 @@ class RefutedClaim(BaseDetector):
         return self.build_finding(
             facts.step,
             0.45,
-            f"The result says otherwise: {truth}.",
+            f"The result contradicts it: {truth}.",
             correction=f"Read the result again: {truth}. Correct the statement and what you built on it.",
             evidence=(
                 *quote_span(facts.step, "content", *find_sentence(facts.lower_text, *span)),

@@ -64,7 +64,7 @@ class PersistentError(BaseDetector):
         return self.build_finding(
             cause,
             0.3,
-            "The same error came back three times.",
+            "The same error occurred three times.",
             correction="This error does not go away by itself. Find its cause, or work without this tool.",
             evidence=(
                 *quote_span(first.step, first.field, error.start, error.end),

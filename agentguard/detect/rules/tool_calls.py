@@ -86,7 +86,7 @@ class SchemaViolation(BaseDetector):
         return self.build_finding(
             step,
             0.45 if kind in ("Required", "Enum", "Constant") else 0.35,
-            f"The call of {action.name} breaks its schema: {location} {reason}.",
+            f"The call of {action.name} violates its schema: {location} {reason}.",
             correction=f"Call {action.name} again and follow its schema: {location} {reason}.",
             evidence=quote_value(step, action.field, value, key) if path else quote_span(step, action.field),
             tool=action.name,

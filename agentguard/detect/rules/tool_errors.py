@@ -168,7 +168,7 @@ class ToolErrorIgnored(BaseDetector):
             self.build_finding(
                 step,
                 0.3 if acting or last.error.reason is ResultReason.REJECTED else 0.45,
-                f"{step.agent} went on without a word about the error that had just come back.",
+                f"{step.agent} did not mention the error of the previous result.",
                 correction="The last action failed. Say so, find out why, and repair it before you go on.",
                 evidence=(
                     *quote_span(step, "content"),

@@ -106,7 +106,7 @@ class ContradictedClaim(BaseDetector):
         return self.build_finding(
             facts.step,
             0.5,
-            f"{facts.step.agent} gives a number for {name} that appears nowhere; the result says {value:g}.",
+            f"{facts.step.agent} gives a number for {name} in no result; the result says {value:g}.",
             correction=f"Take {name} from the result, {value:g}, and correct what you built on the other.",
             evidence=(
                 *quote_span(facts.step, "content", *span),
@@ -171,7 +171,7 @@ class UnverifiedSuccess(BaseDetector):
             self.build_finding(
                 facts.step,
                 probability,
-                f"{facts.step.agent} says that something was done, but nothing that came back shows it.",
+                f"{facts.step.agent} says that something was done, but no result shows it.",
                 correction="Do not report it as done. Do it, look at what comes back, and report that.",
                 evidence=quote_span(
                     facts.step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])
