@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,14 +197,15 @@ def test_codes_belong_to_a_taxonomy(name: str) -> None:
     assert set(getattr(made, "codes", ())) <= codes()
 
 
-class CountingMoves(deque[Move]):
+class CountingMoves(list[Move]):
     """Counter of the moves that a detector reads."""
 
     work = 0
 
     def __getitem__(self, index: Any) -> Any:
-        self.work += 1
-        return super().__getitem__(index)
+        found = super().__getitem__(index)
+        self.work += len(found) if isinstance(index, slice) else 1
+        return found
 
     def __iter__(self) -> Iterator[Move]:
         for item in super().__iter__():
@@ -240,7 +240,7 @@ class CountingView(RunView):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.steps = self.counted_steps = CountingSteps(self._steps)
-        self.moves = self.counted_moves = CountingMoves(maxlen=48)
+        self.moves = self.counted_moves = CountingMoves()
         self.asked = 0
 
     def get_facts(self, step: Step) -> Any:
