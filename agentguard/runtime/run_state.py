@@ -178,8 +178,6 @@ class RunState:
 
         Update the outcomes of the recoveries, and queue the most severe finding for the next boundary.
         """
-        if turn.source_index is not None:  # its place in the message from which the integration built it
-            turn = replace(turn, source_index=None)
         step = self.recorder.add(price_step(turn, prices) if (prices := self.config.prices) else turn)
         self._step_timer.record_step(step.index)
         found = self._observe(step)

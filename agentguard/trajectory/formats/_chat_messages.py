@@ -8,7 +8,7 @@ message). It answers the call of the previous turn with its id, or without an id
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode, parse_timestamp, wrap_nodes
@@ -76,14 +76,15 @@ def parse_chat(messages: list[Any], *, path: str = "messages", agent: str = "ass
 
 
 def parse_chat_turn(messages: Sequence[Any], *, agent: str = "assistant") -> Step:
-    """Return the first step of messages, as `parse_chat` does; cheaper for a single plain message.
+    """Return the first step of messages of a request, as `parse_chat` does, without a place in a file.
 
     Raises:
         FormatError: a message is malformed.
     """
-    if len(messages) == 1 and (step := _build_plain_step(messages[0], agent, 0, 0)) is not None:
+    if len(messages) == 1 and (step := _build_plain_step(messages[0], agent, 0, None)) is not None:
         return step
-    return parse_chat([dict(message) for message in messages], agent=agent).steps[0]
+    steps = parse_chat([dict(message) for message in messages], agent=agent).steps
+    return replace(steps[0], source_index=None)
 
 
 def add_tool_results(step: Step, messages: Sequence[Any], *, path: str = "messages") -> Step:
@@ -269,7 +270,7 @@ class _ChatBuilder(StepBuilder):
         )
 
 
-def _build_plain_step(message: Any, agent: str, index: int, source_index: int) -> Step | None:
+def _build_plain_step(message: Any, agent: str, index: int, source_index: int | None) -> Step | None:
     """Return the step of a turn with only the usual fields; None for any other message."""
     if type(message) is not dict or "content" not in message:
         return None

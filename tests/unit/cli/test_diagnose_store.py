@@ -148,7 +148,7 @@ def test_runs_with_one_id_in_one_folder_are_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(build_app(), ["diagnose", str(tmp_path / "runs"), "--store", url])
     assert "named FILE:ID, because another run of the input has the id: 1 run\n" in result.stderr
     assert f"stored in {url}: 2 runs\n" in result.stderr
-    assert f"agentguard view --store {url}" in result.stdout
+    assert f"agentguard view --store {url}" in " ".join(result.stdout.split())
 
 
 def test_report_has_the_label_of_a_person(tmp_path: Path) -> None:

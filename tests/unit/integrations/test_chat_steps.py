@@ -59,7 +59,7 @@ def test_resent_answer_keeps_its_usage() -> None:
 )
 def test_changed_resent_answer_is_parsed_again_and_keeps_its_usage(resent: dict[str, Any]) -> None:
     step = committed(said(), resent, RESULT)
-    expected = replace(CHAT.build_step([resent, RESULT], "assistant"), source_index=None)
+    expected = CHAT.build_step([resent, RESULT], "assistant")
     assert replace(step, index=0, started_at=None, ended_at=None, usage=None, model=None) == expected
     assert step.usage is not None
     assert (step.usage.prompt_tokens, step.model) == (40, "big")

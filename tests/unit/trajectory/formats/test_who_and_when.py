@@ -153,4 +153,4 @@ def test_groups_join_equal_questions_of_both_subsets() -> None:
     assert len(found) == 142
     assert len(groups) < 142
     assert None not in groups
-    assert len(fields(found[0])) == 3
+    assert {field.name for field in fields(found[0])} == {"trajectory", "annotation", "file", "original_id"}
