@@ -13,7 +13,6 @@ from agentguard.bundles import Bundle, read_bundle
 from agentguard.bundles.agent_interface import RecordableAgent
 from agentguard.chaos.faults import GUARD_FAULTS, MODEL_FAULTS, TOOL_FAULTS
 from agentguard.chaos.injection import MODEL_SITE, get_faults
-from agentguard.chaos.program_agent import ProgramAgent
 from agentguard.config.policy import format_validation_error, load_yaml
 from agentguard.errors import ConfigError
 from agentguard.plugins import import_function
@@ -169,9 +168,11 @@ class Campaign(_Section):
             raise ConfigError(f"{path}: {format_validation_error(error, cls)}") from None
 
     def load_agent(self) -> RecordableAgent:
-        """Import the agent, or build the agent of the program. Raises ConfigError."""
+        """Import the agent, or build the agent of the program. Raises ConfigError or MissingExtra."""
         target = self.target
         if target.command is not None:
+            from agentguard.chaos.program_agent import ProgramAgent  # needs the extra chat
+
             return ProgramAgent(
                 target.command,
                 upstream=target.upstream,

@@ -23,6 +23,13 @@ from agentguard.intercept.conversation import BranchStep, ConversationBranch, It
 from agentguard.testing.fake_backend import FaultBackend
 from agentguard.trajectory.model import Source, Step, Trajectory
 
+try:
+    import httpx2
+
+    from agentguard.bundles.http_exchange import BoundTransport
+except ImportError as error:
+    raise MissingExtra("a campaign on a program", "chat") from error
+
 _MAX_ERROR_CHARS: Final = 200
 
 
@@ -60,7 +67,6 @@ class ProgramAgent:
             ProgramFailed: the exit status is not 0, or the program did not end in time.
             ConfigError: the program cannot be started, or it sent no request.
         """
-
         assert isinstance(binding, InjectionBinding)
         traffic = ProgramTraffic(binding)
         with ExitStack() as stack:
@@ -91,13 +97,6 @@ class ProgramAgent:
             reason = lines[-1][:_MAX_ERROR_CHARS] if lines else "no text on stderr"
             raise ProgramFailed(f"exit status {done.returncode}: {reason}")
 
-
-try:
-    import httpx2
-
-    from agentguard.bundles.http_exchange import BoundTransport
-except ImportError as error:
-    raise MissingExtra("a campaign on a program", "chat") from error
 
 _AGENT: Final = "program"
 _HOP_HEADERS: Final = frozenset(
