@@ -88,9 +88,8 @@ def run_pilot(
         print_json(report.to_dict())
         return
     for estimate in (report.overall, *report.interventions):
-        typer.echo(format_estimate(estimate))
+        typer.echo(format_estimate(estimate), err=output is None)  # standard output has the policy alone
     if output is None:
-        typer.echo("")
         typer.echo(format_policy(proposal, report))
 
 

@@ -40,6 +40,14 @@ def test_pilot_over_scenarios_writes_a_usable_policy(tmp_path: Path) -> None:
     assert "exists" in again.output
 
 
+def test_pilot_without_output_prints_only_the_policy_on_standard_output(tmp_path: Path) -> None:
+    result = invoke("--every", 100)
+    assert result.exit_code == 0, result.output
+    (tmp_path / "policy.yaml").write_text(result.stdout)
+    Guard.from_policy(tmp_path / "policy.yaml")
+    assert "undecided" in result.stderr or "helps" in result.stderr
+
+
 def test_pilot_over_recorded_runs_counts_rescued_tasks(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(json.dumps({"acceptance": ACCEPTANCE}))
