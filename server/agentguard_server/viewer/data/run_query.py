@@ -113,8 +113,13 @@ class _QueryReader:
 
     def read_many(self, name: str, known: Mapping[str, T]) -> frozenset[T]:
         """Return all known values of a field."""
-        names = list(dict.fromkeys(value for key, value in self._pairs if key == name and value in known))
+        values = list(dict.fromkeys(value for key, value in self._pairs if key == name and value))
+        names = [value for value in values if value in known]
         self.parameters += [(name, value) for value in names]
+        choices = ", ".join(known)
+        self.problems += [
+            f"{value[:60]!r} is not one of {choices}: it is ignored" for value in values if value not in known
+        ]
         return frozenset(known[value] for value in names)
 
 

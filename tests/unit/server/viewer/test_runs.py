@@ -244,6 +244,14 @@ def test_address_round_trips(given):
     assert again.problems == ()
 
 
+def test_unknown_choice_in_an_address_is_reported():
+    found = parse_run_query([("verdict", "passed"), ("verdict", "failed")])
+    assert found.filter.verdicts == frozenset({VerdictFilter.FAILED})
+    assert found.problems == (
+        "'passed' is not one of failed, undecided, no_failure_found, not_diagnosed: it is ignored",
+    )
+
+
 def test_address_is_parsed():
     found = parse_run_query(
         [
