@@ -16,8 +16,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from agentguard import Guard
-from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.runtime.session import Session
+from agentguard.recover import RecoveryPolicy
+from agentguard.runtime import Session
 
 BOOKED: list[int] = []
 SESSIONS: list[Session] = []

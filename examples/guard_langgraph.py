@@ -18,7 +18,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 
 from agentguard import Guard
-from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover import RecoveryPolicy
 
 BOOKED: list[int] = []
 

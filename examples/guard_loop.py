@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from agentguard import Guard
-from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover import RecoveryPolicy
 
 BOOKED: list[int] = []
 

@@ -17,8 +17,8 @@ from typing import Any
 from openai import DefaultHttpxClient, OpenAI
 
 from agentguard import Guard
-from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.runtime.session import Session
+from agentguard.recover import RecoveryPolicy
+from agentguard.runtime import Session
 
 BOOKED: list[int] = []
 SESSIONS: list[Session] = []

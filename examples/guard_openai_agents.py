@@ -16,7 +16,7 @@ from agents import Agent, RunConfig, function_tool
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from agentguard import Guard
-from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover import RecoveryPolicy
 
 BOOKED: list[int] = []
 

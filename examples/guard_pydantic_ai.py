@@ -17,8 +17,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from agentguard import Guard
-from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.runtime.session import Session
+from agentguard.recover import RecoveryPolicy
+from agentguard.runtime import Session
 
 BOOKED: list[int] = []
 SESSIONS: list[Session] = []

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentguard import Guard
-from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.recover.selective_redundancy import SelectiveRedundancy
+from agentguard.recover import RecoveryPolicy, SelectiveRedundancy
 
 BOOKED: list[int] = []
 ANSWERED = iter(["Error: the service did not answer", "seat 4 is free"])

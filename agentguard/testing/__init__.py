@@ -1,1 +1,16 @@
 """Environments, scripted agents and contract suites, for the tests of agentguard and of its users."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentguard._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentguard.testing.virtual_clock import VirtualClock as VirtualClock
+
+_EXPORTS = {
+    "VirtualClock": "agentguard.testing.virtual_clock",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

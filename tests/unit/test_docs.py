@@ -96,6 +96,20 @@ def test_yaml_blocks_are_valid_yaml(page):
         yaml.safe_load(block)
 
 
+IMPORT = re.compile(r"^\s*from (agentguard(?:_server)?(?:\.\w+)+) import", re.MULTILINE)
+FACADES = {"agentguard.errors", "agentguard.trajectory.formats.sdk"}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted(ROOT.glob("examples/*.py"))], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_shown_imports_name_packages(page):
+    """Documents and examples import from packages, since modules within a package can change."""
+    for name in IMPORT.findall(page.read_text(encoding="utf-8")):
+        folder = ROOT / ("server" if name.startswith("agentguard_server") else ".") / name.replace(".", "/")
+        assert name in FACADES or folder.is_dir(), f"{page.name} imports from the module {name}"
+
+
 def _lines(text: str) -> str:
     """Return lines without trailing blanks and without empty lines at the ends."""
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())

@@ -30,7 +30,27 @@ def test_unknown_name_is_an_attribute_error():
         _ = agentguard.nothing
 
 
-PACKAGES = ("backends", "detect", "evals", "judge", "localize", "recover")
+PACKAGES = (
+    "backends",
+    "batch",
+    "bundles",
+    "chaos",
+    "config",
+    "detect",
+    "evals",
+    "intercept",
+    "judge",
+    "localize",
+    "otlp",
+    "recover",
+    "runtime",
+    "schemata",
+    "store",
+    "taxonomy",
+    "testing",
+    "trace_sources",
+    "trajectory",
+)
 
 
 @pytest.mark.parametrize("name", [*(f"agentguard.{one}" for one in PACKAGES), "agentguard_server.viewer"])
