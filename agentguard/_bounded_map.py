@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ V = TypeVar("V")
 class BoundedMap(MutableMapping[K, V]):
     """Map that removes its oldest entry above a limit; an assignment makes its entry the newest one.
 
-    `MutableMapping.popitem` removes the oldest entry, too.
+    Each operation takes constant time. `popitem` removes the oldest entry.
 
     Args:
         max_entries: upper bound on the number of entries.
@@ -23,17 +24,18 @@ class BoundedMap(MutableMapping[K, V]):
 
     def __init__(self, max_entries: int, *, on_evict: Callable[[V], None] | None = None) -> None:
         self._max_entries, self._on_evict = max_entries, on_evict
-        self._entries: dict[K, V] = {}
+        # A dict that loses its first entries scans over their places each time it looks for the first one.
+        self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __getitem__(self, key: K) -> V:
         return self._entries[key]
 
     def __setitem__(self, key: K, value: V) -> None:
         entries = self._entries
-        entries.pop(key, None)
         entries[key] = value
+        entries.move_to_end(key)
         while len(entries) > self._max_entries:
-            evicted = entries.pop(next(iter(entries)))
+            _, evicted = entries.popitem(last=False)
             if self._on_evict is not None:
                 self._on_evict(evicted)
 
@@ -53,5 +55,5 @@ class BoundedMap(MutableMapping[K, V]):
         """Return the value of a key and make its entry the newest one; None without an entry."""
         if key not in self._entries:
             return None
-        value = self._entries[key] = self._entries.pop(key)
-        return value
+        self._entries.move_to_end(key)
+        return self._entries[key]
