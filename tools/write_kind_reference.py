@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from agentguard.taxonomy.loader import TaxonomyCatalog  # noqa: E402
+from agentguard.taxonomy.catalog import TaxonomyCatalog  # noqa: E402
 from agentguard.taxonomy.model import Taxonomy, TaxonomyCode  # noqa: E402
 
 PAGE = ROOT / "docs" / "failure-kinds.md"

@@ -2,8 +2,8 @@
 
 Replication with voting (Lamport, Shostak and Pease, 1982; a majority of n answers masks the others). It costs
 n times the work. So it applies only to marked requests, and to a limited number at once. Answers are compared
-by their canonical content (`canonical_response`), so models must answer consistently: low temperature, closed
-questions, tool calls.
+by their canonical content (`canonicalize_response`). Models must therefore answer consistently: low
+temperature, closed questions, tool calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 from agentguard.backends.base import BackendRequest, Headers, Response, StreamingResponse
 from agentguard.backends.config import QuorumOptions
 from agentguard.errors import BackendError
-from agentguard.model_api.canonical import canonical_response, canonical_stream
+from agentguard.model_api.canonicalization import canonicalize_response, canonicalize_stream
 from agentguard.resilience import Deadline
 from agentguard.resilience.stream_timeout import CLOSE_TIMEOUT_S, close_response
 
@@ -154,8 +154,8 @@ def add_notes(response: ResponseT, notes: Notes) -> ResponseT:
 def _canonicalize(request: BackendRequest, ballot: Ballot) -> bytes:
     api = request.api.name if request.api is not None else ""
     if isinstance(ballot, Response):
-        return canonical_response(api, ballot.body)
-    return canonical_stream(api, b"".join(ballot.chunks))
+        return canonicalize_response(api, ballot.body)
+    return canonicalize_stream(api, b"".join(ballot.chunks))
 
 
 async def _cancel_tasks(tasks: set[asyncio.Task[Ballot]]) -> None:

@@ -19,7 +19,7 @@ from agentguard.batch.operation import PartRevision
 from agentguard.batch.output import BatchOutput
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis
 from agentguard.localize.run_comparison import MAX_COMPARED_RUNS, RunComparator, list_comparable_runs
-from agentguard.trajectory.agent_identity import AgentTraits
+from agentguard.trajectory.grouping import AgentTraits
 from agentguard.verdict import Verdict
 
 VerdictRow = dict[str, Any]

@@ -11,7 +11,7 @@ import orjson
 
 from agentguard.detect.base import detectors
 from agentguard.judge.embedded.model_io import load_card
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 
 
 def describe_judgement() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from agentguard.evals.report.html import (
     render_paragraph,
     render_table,
 )
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.verdict import Verdict
 
 _MAX_ROWS = 50

@@ -19,7 +19,7 @@ from agentguard.cli.run_summary import (
 )
 from agentguard.cli.terminal_text import sanitize, to_one_line
 from agentguard.localize.step_support import StepSupport
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.verdict import Verdict
 from agentguard.version import __version__
 

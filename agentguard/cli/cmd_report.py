@@ -14,7 +14,7 @@ from agentguard.batch import BatchReport, build_batch_report
 from agentguard.batch.report_page import format_rate, format_reference, render_batch_report
 from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console, to_one_line
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.verdict import Verdict
 
 _MAX_ROWS = 5

@@ -13,7 +13,7 @@ from rich.table import Table
 from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console
 from agentguard.errors import TaxonomyError
-from agentguard.taxonomy.loader import FOLDERS_VARIABLE, TaxonomyCatalog
+from agentguard.taxonomy.catalog import FOLDERS_VARIABLE, TaxonomyCatalog
 from agentguard.taxonomy.model import CrosswalkLink, Relation, Taxonomy, TaxonomyCode
 from agentguard.taxonomy.parser import CROSSWALK_FILE, read_taxonomy
 

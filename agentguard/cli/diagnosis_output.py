@@ -15,7 +15,7 @@ from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.evidence import describe_field
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.step_support import StepSupport, rate_first_hypothesis
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
 from agentguard.verdict import Verdict

@@ -15,9 +15,9 @@ from agentguard.judge.embedded.label_counts import MINIMUM_LABELS, LabelCounts, 
 from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.judge.embedded.training_runs import encode_digests
 from agentguard.localize.embedded import EmbeddedLocalizer
-from agentguard.trajectory.agent_identity import group_by_agent
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.grouping import group_by_agent
 from agentguard.trajectory.model import Record
 
 _MAX_LISTED_AGENTS: Final = 5

@@ -85,7 +85,7 @@ def send_runs(
 def _export_records(
     records: Iterable[Record], options: ExportOptions
 ) -> Iterator[tuple[OtlpSpan, ...] | None]:
-    from agentguard.otlp.export import build_assessed_spans
+    from agentguard.otlp.assessed_spans import build_assessed_spans
 
     for record in records:
         yield build_assessed_spans(record.trajectory, content=options.content)
@@ -94,7 +94,7 @@ def _export_records(
 def _export_stored(
     url: str, ids: list[str], options: ExportOptions, tenant: str
 ) -> Iterator[tuple[OtlpSpan, ...] | None]:
-    from agentguard.otlp.export import load_stored_spans
+    from agentguard.otlp.assessed_spans import load_stored_spans
     from agentguard.store.store import Store
 
     with Store.open(url) as store:

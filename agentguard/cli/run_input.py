@@ -19,8 +19,8 @@ from agentguard.errors import ConfigError, InputError
 from agentguard.trace_sources import format_trace_url, is_trace_url, parse_trace_url, read_traces
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read, separate_id
+from agentguard.trajectory.local_sessions import find_claude_code_sessions, find_codex_sessions
 from agentguard.trajectory.model import Annotation, Record
-from agentguard.trajectory.sources.local_sessions import find_claude_code_sessions, find_codex_sessions
 
 STDIN = Path("-")
 

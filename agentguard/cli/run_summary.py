@@ -12,7 +12,7 @@ from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis
 from agentguard.localize.step_support import StepSupport, rate_first_hypothesis
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 

@@ -32,7 +32,7 @@ from agentguard.judge.embedded.training import (
     fit_transferable_model,
 )
 from agentguard.localize.embedded import EmbeddedLocalizer
-from agentguard.trajectory.agent_identity import group_by_agent
+from agentguard.trajectory.grouping import group_by_agent
 from agentguard.trajectory.model import Record
 from agentguard.verdict import Verdict
 

@@ -23,7 +23,7 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, TaxonomyError
 from agentguard.judge.base import ChoiceQuestion, Judge, JudgeAnswer
 from agentguard.judge.ensemble.unanimous import DISAGREEMENT, UnanimousJudge, get_votes
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.taxonomy.model import TaxonomyCode
 from agentguard.trajectory.model import Source, Step, Trajectory
 

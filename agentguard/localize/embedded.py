@@ -11,7 +11,7 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis, OutcomeBasis
-from agentguard.trajectory.agent_identity import group_by_agent
+from agentguard.trajectory.grouping import group_by_agent
 from agentguard.trajectory.model import GOLD_ANSWER, Record, Source, Trajectory
 from agentguard.verdict import Verdict
 

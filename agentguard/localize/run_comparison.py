@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Localizer, OutcomeBasis
 from agentguard.localize.embedded import RULES_NOTE, UNDECIDED_NOTE, EmbeddedLocalizer
-from agentguard.trajectory.agent_identity import AgentTraits, describe_agent, group_by_traits
+from agentguard.trajectory.grouping import AgentTraits, describe_agent, group_by_traits
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.otlp.evaluation_events import RunAssessment as RunAssessment
-    from agentguard.otlp.export import build_assessed_spans as build_assessed_spans
-    from agentguard.otlp.export import load_stored_spans as load_stored_spans
+    from agentguard.otlp.assessed_spans import RunAssessment as RunAssessment
+    from agentguard.otlp.assessed_spans import build_assessed_spans as build_assessed_spans
+    from agentguard.otlp.assessed_spans import load_stored_spans as load_stored_spans
     from agentguard.otlp.exporter import ExportResult as ExportResult
     from agentguard.otlp.exporter import ExportTarget as ExportTarget
     from agentguard.otlp.exporter import send as send
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "ExportResult": "agentguard.otlp.exporter",
     "ExportTarget": "agentguard.otlp.exporter",
-    "RunAssessment": "agentguard.otlp.evaluation_events",
-    "build_assessed_spans": "agentguard.otlp.export",
-    "load_stored_spans": "agentguard.otlp.export",
+    "RunAssessment": "agentguard.otlp.assessed_spans",
+    "build_assessed_spans": "agentguard.otlp.assessed_spans",
+    "load_stored_spans": "agentguard.otlp.assessed_spans",
     "send": "agentguard.otlp.exporter",
 }
 

@@ -3,8 +3,8 @@
 An agent's step is a ``chat`` span, and a tool result is an ``execute_tool`` span inside it. A step of any
 other source has its own span. An abandoned branch is a span that contains its steps. Names follow
 OpenTelemetry's conventions for generative AI (Development). OpenInference's span kinds and texts are added,
-which Phoenix shows. Marks preserve the data needed to import the run again (`_otel_marks`). Missing times are
-generated in the order of the steps, and marked.
+which Phoenix shows. The attributes of `own_attributes` preserve the data needed to import the run again.
+Missing times are generated in the order of the steps, and marked.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def select_correction(
 
 def _look_up_code(code: str) -> tuple[str | None, str]:
     """Return module and correction of a code; (None, "") if no taxonomy has the code."""
-    from agentguard.taxonomy.loader import TaxonomyCatalog
+    from agentguard.taxonomy.catalog import TaxonomyCatalog
 
     try:
         entry = TaxonomyCatalog.load().get_code(code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.taxonomy.loader import TaxonomyCatalog as TaxonomyCatalog
+    from agentguard.taxonomy.catalog import TaxonomyCatalog as TaxonomyCatalog
     from agentguard.taxonomy.model import (
         Crosswalk as Crosswalk,
     )
@@ -33,7 +33,7 @@ _EXPORTS = {
     "Group": "agentguard.taxonomy.model",
     "Relation": "agentguard.taxonomy.model",
     "Taxonomy": "agentguard.taxonomy.model",
-    "TaxonomyCatalog": "agentguard.taxonomy.loader",
+    "TaxonomyCatalog": "agentguard.taxonomy.catalog",
     "TaxonomyCode": "agentguard.taxonomy.model",
 }
 

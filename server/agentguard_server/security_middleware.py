@@ -23,7 +23,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentguard.net import is_loopback
+from agentguard.loopback import is_loopback
 
 if TYPE_CHECKING:
     from agentguard_server.viewer.settings import ViewerSettings

@@ -16,7 +16,7 @@ from agentguard.detect.detection import detect, mark_recoveries
 from agentguard.detect.run_view import Move, RunView, StepSequence
 from agentguard.detect.runner import IncrementalRunner, build_detectors
 from agentguard.errors import ConfigError
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory.model import (
     Observation,
     Source,

@@ -19,7 +19,7 @@ import orjson
 
 from agentguard.backends.base import BackendRequest, Headers, StreamingResponse
 from agentguard.errors import AgentGuardError, BackendError, DeadlineExceeded, ResilienceError
-from agentguard.model_api.canonical import parse_payloads
+from agentguard.model_api.canonicalization import parse_payloads
 from agentguard.model_api.json_rewrite import append_item, decode_value, parse_fields, replace_fields
 from agentguard.model_api.sse import extract_data, split_events
 from agentguard.resilience.stream_timeout import close_response

@@ -10,8 +10,8 @@ from pathlib import Path
 from agentguard.errors import EvaluationError, InputError
 from agentguard.evals.scoring import Case
 from agentguard.trajectory.formats.base import UnreadableRecord
-from agentguard.trajectory.formats.label_file import LABEL_SUFFIXES, read_labels
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.label_file import LABEL_SUFFIXES, read_labels
 from agentguard.trajectory.model import GOLD_ANSWER, Record
 
 _PARTS_BY_FOLDER = frozenset({"who_and_when"})  # published as folders that are reported separately

@@ -44,7 +44,7 @@ from agentguard.judge.llm.types import (
     LabelProbabilities,
     Message,
 )
-from agentguard.net import is_loopback
+from agentguard.loopback import is_loopback
 
 if TYPE_CHECKING:
     import httpx2

@@ -21,7 +21,7 @@ from agentguard.judge.classifier.spec import PoolingTask
 from agentguard.judge.vllm.installation import VllmInstallation, inspect_installation, locate_model_files
 from agentguard.judge.vllm.model_facts import Attention, ModelFacts, list_local_files, read_model_facts
 from agentguard.judge.vllm.presets import ServePreset
-from agentguard.net import is_loopback
+from agentguard.loopback import is_loopback
 
 ServedTask = Literal["chat"] | PoolingTask
 """Purpose that a model is served for."""

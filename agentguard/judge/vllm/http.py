@@ -7,7 +7,7 @@ import urllib.request
 from http.client import HTTPResponse
 from typing import cast
 
-from agentguard.net import is_loopback
+from agentguard.loopback import is_loopback
 
 
 def open_url(url: str, *, timeout_s: float) -> HTTPResponse:

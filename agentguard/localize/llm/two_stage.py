@@ -22,7 +22,7 @@ from agentguard.detect.base import Finding
 from agentguard.judge.base import ChoiceQuestion, JudgeAnswer, TextGenerator
 from agentguard.localize._roles import find_agent_steps
 from agentguard.localize.llm.base import LlmLocalizer, QuerySession, StepRanking, build_llm_localizer
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.taxonomy.model import TaxonomyCode
 from agentguard.trajectory.model import Trajectory
 

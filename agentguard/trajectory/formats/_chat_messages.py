@@ -345,3 +345,14 @@ def parse_message_calls(message: JsonNode, index: int) -> tuple[ToolCall, ...]:
         wrapped = JsonNode({"function": message.raw("function_call"), "legacy": True}, message.path)
         calls.append(parse_tool_call(wrapped, fallback_id=f"call-{index}-{len(calls)}"))
     return tuple(calls)
+
+
+def build_chat_call(id: Any, name: str, arguments: Any, **extra: Any) -> dict[str, Any]:
+    """Return a tool call of Chat Completions; an empty id is omitted, so that results answer in order."""
+    call = {"id": id or None, "function": drop_none({"name": name, "arguments": arguments}), **extra}
+    return drop_none(call)
+
+
+def drop_none(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {key: value for key, value in data.items() if value is not None}

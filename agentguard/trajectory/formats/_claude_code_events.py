@@ -16,10 +16,6 @@ import orjson
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
-from agentguard.trajectory.formats._claude_code_text import (
-    classify_user_text,
-    extract_command,
-)
 from agentguard.trajectory.formats._claude_code_turn import (
     AGENT,
     API_ERROR,
@@ -28,7 +24,9 @@ from agentguard.trajectory.formats._claude_code_turn import (
     build_client_step,
     build_orphan_step,
     build_user_steps,
+    classify_user_text,
     collect_result_extra,
+    extract_command,
     extract_error_text,
 )
 from agentguard.trajectory.formats._content_parts import MessageContent, parse_content

@@ -17,7 +17,7 @@ from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps
-from agentguard.trajectory.formats._chat_conversion import build_chat_call, drop_none
+from agentguard.trajectory.formats._chat_messages import build_chat_call, drop_none
 
 _SCORER_TYPES = frozenset({"scorer", "scorers"})
 _AGENT_TYPE = "agent"

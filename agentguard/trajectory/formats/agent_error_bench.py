@@ -30,7 +30,7 @@ from typing import Any
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._action_text import parse_action_text
+from agentguard.trajectory.formats._action_parser import parse_action_text
 from agentguard.trajectory.formats._chat_messages import extract_content_text
 from agentguard.trajectory.formats._dataset_folder import iter_values, read_document
 from agentguard.trajectory.formats.base import UnreadableRecord

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._chat_conversion import build_chat_call, drop_none
-from agentguard.trajectory.formats._chat_messages import parse_chat
+from agentguard.trajectory.formats._chat_messages import build_chat_call, drop_none, parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 

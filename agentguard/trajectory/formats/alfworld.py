@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._action_text import parse_action_text
+from agentguard.trajectory.formats._action_parser import parse_action_text
 from agentguard.trajectory.formats._label_fields import infer_failed, parse_verdict
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.grouping import normalize_group_key

@@ -8,13 +8,14 @@ unreadable records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentguard.errors import InputError
 from agentguard.plugins import Registry
+from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
@@ -26,6 +27,17 @@ class UnreadableRecord:
     """Record that cannot be read; the other records of its file are still read."""
 
     error: InputError
+
+
+def parse_runs(
+    values: Iterable[tuple[object, str]], parse: Callable[[JsonNode], Record]
+) -> Iterator[Record | UnreadableRecord]:
+    """Yield the run of each ``(value, path)``; a value with an error becomes an UnreadableRecord."""
+    for value, path in values:
+        try:
+            yield parse(JsonNode.from_value(value, path))
+        except InputError as error:
+            yield UnreadableRecord(error=error)
 
 
 class Format(Protocol):

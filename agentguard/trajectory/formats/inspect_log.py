@@ -20,12 +20,11 @@ from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._chat_messages import parse_chat, parse_tool_specs
-from agentguard.trajectory.formats._document_runs import parse_runs
 from agentguard.trajectory.formats._inspect_sample import InspectSample, convert_usage
 from agentguard.trajectory.formats._label_fields import parse_verdict
 from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._stream_reader import MAX_RECORD_BYTES
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, parse_runs
 from agentguard.trajectory.model import Annotation, Record, Step, Trajectory, Usage
 from agentguard.trajectory.usage import parse_usage
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentguard.errors import InputError
 from agentguard.trajectory._json_node import JsonNode, wrap_nodes
-from agentguard.trajectory.formats._otel.message_values import decode_value
+from agentguard.trajectory.formats._otel.message_search import decode_value
 from agentguard.trajectory.formats._otel.spans import SourceSpan, flatten_text
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
 from agentguard.trajectory.formats._run_totals import add_run_totals

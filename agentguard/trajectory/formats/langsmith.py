@@ -13,7 +13,7 @@ from typing import Any
 
 from agentguard.errors import InputError
 from agentguard.trajectory._json_node import JsonNode, parse_timestamp
-from agentguard.trajectory.formats._otel.message_values import decode_value
+from agentguard.trajectory.formats._otel.message_search import decode_value
 from agentguard.trajectory.formats._otel.spans import SourceSpan
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem

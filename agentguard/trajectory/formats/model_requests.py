@@ -19,8 +19,7 @@ import orjson
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
-from agentguard.trajectory.formats._chat_conversion import drop_none
-from agentguard.trajectory.formats._chat_messages import parse_chat
+from agentguard.trajectory.formats._chat_messages import drop_none, parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._line_format import LineFormat
 from agentguard.trajectory.formats._model_exchange import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode, parse_timestamp
-from agentguard.trajectory.formats._otel.message_values import decode_value
+from agentguard.trajectory.formats._otel.message_search import decode_value
 from agentguard.trajectory.formats._otel.spans import (
     ATTRIBUTE_NAMES,
     ATTRIBUTE_PREFIXES,

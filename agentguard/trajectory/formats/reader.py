@@ -24,7 +24,7 @@ from agentguard.trajectory.formats.base import (
     UnreadableRecord,
     formats,
 )
-from agentguard.trajectory.formats.label_file import LABEL_SUFFIXES, read_labels
+from agentguard.trajectory.label_file import LABEL_SUFFIXES, read_labels
 from agentguard.trajectory.model import Record, Trajectory
 
 Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]

@@ -4,7 +4,7 @@ Source: SWE-agent (arXiv 2405.15793). ``{trajectory: [{thought, action, observat
 history: [{role, content, agent, is_demo, tool_calls, ...}], info: {exit_status, submission, model_stats,
 ...}}``. One entry of ``trajectory`` is one step; the task, the system prompt and the calls of the model are
 in ``history``. A file with only a ``history`` (a demonstration) has a step for each answer. An entry without
-recorded calls has its action as a call, see ``_shell_action.py``. The fields ``query`` and ``messages`` of an
+recorded calls has its action as a call (``_action_parser.py``). The fields ``query`` and ``messages`` of an
 entry repeat the history and are omitted. Fields that judge the result (``resolved``, ``score``, test reports)
 go to the annotation.
 """
@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.formats._action_parser import find_declared_commands, parse_shell_action
 from agentguard.trajectory.formats._chat_messages import parse_tool_call
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._otel.spans import flatten_text
 from agentguard.trajectory.formats._run_totals import add_run_totals
-from agentguard.trajectory.formats._shell_action import find_declared_commands, parse_shell_action
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Observation, Record, Source, Step, ToolCall, Trajectory
 from agentguard.trajectory.usage import parse_usage

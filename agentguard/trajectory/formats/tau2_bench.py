@@ -14,13 +14,16 @@ from typing import Any
 
 from agentguard.errors import InputError
 from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._chat_conversion import build_chat_call, drop_none
-from agentguard.trajectory.formats._chat_messages import parse_chat, parse_tool_specs
+from agentguard.trajectory.formats._chat_messages import (
+    build_chat_call,
+    drop_none,
+    parse_chat,
+    parse_tool_specs,
+)
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._dataset_folder import read_document
-from agentguard.trajectory.formats._document_runs import parse_runs
 from agentguard.trajectory.formats._run_totals import add_run_totals
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, parse_runs
 from agentguard.trajectory.formats.reader import list_run_files
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 from agentguard.trajectory.usage import parse_usage

@@ -1,6 +1,6 @@
 """Chats whose actions are text and whose results are user turns: mini-swe-agent, SWE-smith, ReAct.
 
-An action in the text of an agent (see ``_text_actions.py``) becomes a tool call, and the next message its
+An action in the text of an agent (see ``_action_parser.py``) becomes a tool call, and the next message its
 result. A record is a list of messages, or an object with ``messages``, ``trajectory`` or ``conversations`` (a
 list, or its JSON text). A message has ``role`` and ``content``, ``role`` and ``text``, or ``from`` and
 ``value``.
@@ -22,12 +22,16 @@ from typing import Any
 from agentguard.errors import FormatError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import loads
+from agentguard.trajectory.formats._action_parser import (
+    HARNESS_COMMANDS,
+    SHELL_TOOL,
+    find_declared_commands,
+    parse_text_actions,
+)
 from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._run_totals import add_run_totals
-from agentguard.trajectory.formats._shell_action import HARNESS_COMMANDS, SHELL_TOOL, find_declared_commands
-from agentguard.trajectory.formats._text_actions import parse_text_actions
 from agentguard.trajectory.model import Annotation, Record, ToolCall, Trajectory
 from agentguard.trajectory.usage import parse_usage
 

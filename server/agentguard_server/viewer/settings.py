@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agentguard.chaos import CAMPAIGNS_FOLDER
 from agentguard.errors import ConfigError
 from agentguard.evals.result_file import RESULTS_FOLDER
-from agentguard.net import is_loopback
+from agentguard.loopback import is_loopback
 
 if TYPE_CHECKING:
     from agentguard.otlp.exporter import ExportTarget

@@ -12,7 +12,7 @@ from agentguard.backends.config import BackendsOptions
 from agentguard.backends.pool import Pool
 from agentguard.errors import BackendError, DeadlineExceeded, RetriesExhausted
 from agentguard.model_api import API_FORMATS
-from agentguard.model_api.canonical import canonical_response
+from agentguard.model_api.canonicalization import canonicalize_response
 from agentguard.resilience import Deadline
 from agentguard.testing.fake_backend import (
     Corrupt,
@@ -172,7 +172,7 @@ def test_vote_masks_corrupt_answer():
         assert notes(answer)["voted"] == "2/3"
         await pool.drain("end-0")
         true = await pool.send(request(), Deadline.after(100))
-        assert canonical_response("chat", answer.body) == canonical_response("chat", true.body)
+        assert canonicalize_response("chat", answer.body) == canonicalize_response("chat", true.body)
 
     over([Corrupt(), Ok(), Ok()], main)
 

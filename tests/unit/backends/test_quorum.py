@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import BackendError
-from agentguard.model_api.canonical import canonical_response, canonical_stream
+from agentguard.model_api.canonicalization import canonicalize_response, canonicalize_stream
 from tests.unit.backends.pool_fixtures import Scene, chat, event, fail, hang, notes, ok, read, stream, texts
 
 
@@ -134,10 +134,10 @@ def call(arguments, id="c"):
 
 
 def test_tool_calls_are_compared_by_meaning():
-    one = canonical_response("chat", chat(None, calls=call('{"a": 1, "b": 2}', "c1")))
-    assert one == canonical_response("chat", chat("", calls=call('{"b":2,"a":1}', "c2"), name="y"))
-    assert one != canonical_response("chat", chat(None, calls=call('{"a": 1, "b": 3}', "c1")))
-    assert canonical_response("chat", chat("one")) != canonical_response("chat", chat("two"))
+    one = canonicalize_response("chat", chat(None, calls=call('{"a": 1, "b": 2}', "c1")))
+    assert one == canonicalize_response("chat", chat("", calls=call('{"b":2,"a":1}', "c2"), name="y"))
+    assert one != canonicalize_response("chat", chat(None, calls=call('{"a": 1, "b": 3}', "c1")))
+    assert canonicalize_response("chat", chat("one")) != canonicalize_response("chat", chat("two"))
 
 
 @pytest.mark.parametrize("api", ["chat", "completions", "messages", "responses", "embeddings", ""])
@@ -145,17 +145,17 @@ def test_tool_calls_are_compared_by_meaning():
     "body", [b"", b"[]", b"{}", b"nonsense", b'{"choices": 1}', b'{"content": [{}]}', b"\xff"]
 )
 def test_unreadable_replies_are_compared_by_bytes(api, body):
-    assert canonical_response(api, body) == canonical_response(api, body)
-    assert canonical_stream(api, body) == canonical_stream(api, body)
-    assert canonical_response(api, body) != canonical_response("chat", chat("an answer"))
+    assert canonicalize_response(api, body) == canonicalize_response(api, body)
+    assert canonicalize_stream(api, body) == canonicalize_stream(api, body)
+    assert canonicalize_response(api, body) != canonicalize_response("chat", chat("an answer"))
 
 
 def test_ids_and_usage_do_not_affect_the_vote():
     one, two = ({"id": n, "usage": {"x": n}, "data": [1]} for n in (1, 2))
-    assert canonical_response("", json.dumps(one).encode()) == canonical_response(
+    assert canonicalize_response("", json.dumps(one).encode()) == canonicalize_response(
         "", json.dumps(two).encode()
     )
-    assert canonical_response("", b'{"data": [1]}') != canonical_response("", b'{"data": [2]}')
+    assert canonicalize_response("", b'{"data": [1]}') != canonicalize_response("", b'{"data": [2]}')
 
 
 def test_streamed_and_whole_messages_and_responses_are_equal():
@@ -181,7 +181,7 @@ def test_streamed_and_whole_messages_and_responses_are_equal():
     ]
     streamed = b"".join(b"event: x\ndata: " + json.dumps(one).encode() + b"\n\n" for one in events)
     whole = json.dumps({"id": "m", "content": blocks}).encode()
-    assert canonical_response("messages", whole) == canonical_stream("messages", streamed)
+    assert canonicalize_response("messages", whole) == canonicalize_stream("messages", streamed)
 
     output = [
         {"type": "reasoning", "id": "r"},
@@ -190,7 +190,7 @@ def test_streamed_and_whole_messages_and_responses_are_equal():
     ]
     done = {"type": "response.completed", "response": {"id": "resp", "output": output}}
     streamed = b"data: " + json.dumps(done).encode() + b"\n\n"
-    assert canonical_response("responses", json.dumps({"output": output}).encode()) == canonical_stream(
+    assert canonicalize_response("responses", json.dumps({"output": output}).encode()) == canonicalize_stream(
         "responses", streamed
     )
 
@@ -200,9 +200,9 @@ def test_streamed_and_whole_messages_and_responses_are_equal():
 def test_chunk_borders_do_not_affect_the_vote(text, size):
     parts = [text[at : at + size] for at in range(0, len(text), size)]
     streamed = b"".join(event({"content": part}) for part in parts) or event({"content": ""})
-    assert canonical_response("chat", chat(text)) == canonical_stream("chat", streamed)
+    assert canonicalize_response("chat", chat(text)) == canonicalize_stream("chat", streamed)
     pieces = [json.dumps({"choices": [{"index": 0, "text": part}]}).encode() for part in parts or [""]]
     whole = json.dumps({"choices": [{"index": 0, "text": text}]}).encode()
-    assert canonical_response("completions", whole) == canonical_stream(
+    assert canonicalize_response("completions", whole) == canonicalize_stream(
         "completions", b"".join(b"data: " + piece + b"\n\n" for piece in pieces)
     )

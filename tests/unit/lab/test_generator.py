@@ -10,7 +10,7 @@ from agentguard_lab.textworld.scenarios import scenario
 from agentguard_lab.textworld.twin_run import TwinRun
 
 from agentguard.errors import ConfigError
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.model import Record

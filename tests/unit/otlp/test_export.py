@@ -17,8 +17,7 @@ from agentguard.errors import BackendError, ConfigError, ResilienceError, Retrie
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.otlp import encoding as otlp_encoding
-from agentguard.otlp.evaluation_events import RunAssessment
-from agentguard.otlp.export import build_assessed_spans, load_stored_spans
+from agentguard.otlp.assessed_spans import RunAssessment, build_assessed_spans, load_stored_spans
 from agentguard.otlp.exporter import ExportTarget, parse_header, send
 from agentguard.otlp.model import OtlpSpan, build_span_id, build_trace_id
 from agentguard.otlp.span_builder import build_spans

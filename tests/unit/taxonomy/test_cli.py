@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from agentguard.cli import cmd_taxonomy
 from agentguard.errors import TaxonomyError
-from tests.unit.taxonomy.test_load import MINE, WALK
+from tests.unit.taxonomy.test_catalog import MINE, WALK
 
 runner = CliRunner()
 

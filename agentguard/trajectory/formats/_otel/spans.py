@@ -18,7 +18,7 @@ import orjson
 from agentguard.errors import FormatError
 from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._content_parts import parse_arguments
-from agentguard.trajectory.formats._otel.message_values import has_messages
+from agentguard.trajectory.formats._otel.message_search import has_messages
 from agentguard.trajectory.model import ToolSpec, Usage
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.trajectory.formats._content_parts import ContentResult
-from agentguard.trajectory.formats._otel.message_values import decode_value, find_messages, has_messages
+from agentguard.trajectory.formats._otel.message_search import decode_value, find_messages, has_messages
 from agentguard.trajectory.formats._otel.messages import (
     PromptParser,
     SpanMessage,

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from agentguard.net import is_loopback
+from agentguard.loopback import is_loopback
 from agentguard_server.proxy.auth.client_limits import ClientLimit, create_limits
 from agentguard_server.proxy.auth.shared_counters import SharedCounters
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions, ProxySettings, Scope

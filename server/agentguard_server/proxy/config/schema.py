@@ -23,7 +23,7 @@ from agentguard.backends.config import BackendsOptions
 from agentguard.config.policy import format_validation_error
 from agentguard.config.prices import TokenPrice
 from agentguard.errors import ConfigError
-from agentguard.net import is_loopback
+from agentguard.loopback import is_loopback
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.telemetry.options import LogsOptions, MetricsOptions, TracingOptions
 

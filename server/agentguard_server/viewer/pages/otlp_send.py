@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import ResilienceError
-from agentguard.otlp.export import load_stored_spans
+from agentguard.otlp.assessed_spans import load_stored_spans
 from agentguard.otlp.exporter import ExportResult, send
 from agentguard_server.viewer.renderer import get_renderer
 

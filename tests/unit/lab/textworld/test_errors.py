@@ -18,7 +18,7 @@ from agentguard_lab.textworld.result_interpretation import judge
 from agentguard_lab.textworld.tools import HOUSE, KITCHEN, command
 from agentguard_lab.textworld.turn_text import encode
 
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 
 HAT = Deliver(item="hat", holder="bed", room="bedroom")
 DOLL = Deliver(item="doll", holder="sofa", room="hall")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory.formats.agent_error_bench import (
     FAILURE_TYPES,
     FORMAT,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory.formats.agentrx import FORMAT, LABELS_FILE, RUNS_FILE, parse_category
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read

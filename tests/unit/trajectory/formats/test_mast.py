@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.taxonomy.loader import TaxonomyCatalog
+from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory.formats.mast import FAILURE_MODES, parse_mode, split_speakers
 from agentguard.trajectory.model import Source
 from tests.unit.trajectory.formats.samples import SAMPLES, parse, records, sample

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats._text_actions import parse_text_actions
+from agentguard.trajectory.formats._action_parser import parse_text_actions
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record, Source, Usage
 from tests.unit.trajectory.formats.samples import SAMPLES, lines, records, sample

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.sources.local_sessions import find_claude_code_sessions, find_codex_sessions
+from agentguard.trajectory.local_sessions import find_claude_code_sessions, find_codex_sessions
 
 MESSAGE = '{"type":"user","message":{"role":"user","content":"a"}}\n'
 

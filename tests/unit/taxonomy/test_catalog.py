@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import TaxonomyError
-from agentguard.taxonomy.loader import FOLDERS_VARIABLE, TaxonomyCatalog
+from agentguard.taxonomy.catalog import FOLDERS_VARIABLE, TaxonomyCatalog
 from agentguard.taxonomy.model import Crosswalk, CrosswalkLink, Relation
 
 MINE = """\

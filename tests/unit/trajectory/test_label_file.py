@@ -9,7 +9,7 @@ from agentguard.evals.datasets.dataset import compute_checksum
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import load_records, read
 
-SAMPLES = Path(__file__).resolve().parents[4] / "samples"
+SAMPLES = Path(__file__).resolve().parents[3] / "samples"
 
 
 def test_labels_of_the_samples_annotate_their_runs() -> None:

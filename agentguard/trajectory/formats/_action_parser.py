@@ -1,8 +1,9 @@
-"""Actions that an agent writes into its text: tags, ReAct lines and fenced code.
+"""Parser of actions that an agent writes as text; each action becomes a tool call.
 
-The spellings are those of OpenHands and SWE-smith (``<function=…>``), Hermes (``<tool_call>``), CodeAct
-(``<execute_bash>``), ReAct (``Action: search[…]``), SWE-agent and mini-swe-agent (fenced code). All searches
-take time linear in the text.
+`parse_text_actions` finds the marked actions in a turn. `parse_action_text` parses one action, and
+`parse_shell_action` one command line. The marks are those of OpenHands and SWE-smith (``<function=…>``),
+Hermes (``<tool_call>``), CodeAct (``<execute_bash>``), ReAct (``Action: search[…]``), SWE-agent and
+mini-swe-agent (fenced code). All searches take time linear in the text.
 """
 
 from __future__ import annotations
@@ -10,11 +11,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from agentguard.trajectory.formats._action_text import parse_action_text
+from agentguard.errors import FormatError
+from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._content_parts import parse_arguments
-from agentguard.trajectory.formats._shell_action import HARNESS_COMMANDS, parse_shell_action
 from agentguard.trajectory.model import ToolCall
 
+SHELL_TOOL = "bash"
+HARNESS_COMMANDS = frozenset(
+    (
+        *("open", "goto", "scroll_up", "scroll_down", "create", "edit", "insert", "append", "undo_edit"),
+        *("search_dir", "search_file", "find_file", "filemap", "str_replace_editor", "view_image"),
+        *("submit", "submit_flag", "exit_forfeit", "exit_cost", "exit_context", "exit_error", "exit_format"),
+        *("skip", "decompile", "disassemble", "connect_start", "connect_sendline", "connect_exec"),
+        *("connect_stop", "debug_start", "debug_exec", "debug_step", "debug_continue", "debug_stop"),
+        *("debug_add_breakpoint", "open_site", "close_site", "click_mouse", "type_text", "think", "finish"),
+    )
+)
+"""Commands of SWE-agent and its relatives that are not programs."""
+_COMMAND_PATTERN = re.compile(r"[a-z]\w{0,63}")
+_DECLARATION_PATTERN = re.compile(r"^([a-z]\w{0,63}):\n +docstring: ", re.MULTILINE)
+_WORD_PATTERN = re.compile(r"[\w./-]{1,64}")
+_NAMED_CALL_PATTERN = re.compile(
+    r"tool(?:_name)?:[ \t]*(?P<name>[\w.-]{1,80})\s*"
+    r"(?:(?:parameters|arguments|args|input):\s*(?P<arguments>.*))?",
+    re.DOTALL | re.IGNORECASE,
+)
 _FUNCTION_PATTERN = re.compile(r"<function=([^>\n]{1,80})>")
 _PARAMETER_PATTERN = re.compile(r"<parameter=([^>\n]{1,80})>")
 _TOOL_CALL_PATTERN = re.compile(r"<(tool_call)>")
@@ -131,3 +153,63 @@ _READERS: tuple[Callable[[str, frozenset[str]], Iterator[ToolCall | None]], ...]
     _read_react_lines,
     _read_last_fence,
 )
+
+
+def parse_action_text(text: str, *, id: str) -> ToolCall | None:
+    """Parse the tool call in ``text``; return None if the text is blank.
+
+    A JSON object with a name is a call with arguments, and so are the lines ``tool: name`` and
+    ``parameters: {…}``. Any other text is a command: its first word is the name of the tool (or ``act``
+    if it begins with no word), the complete text is the argument ``command``.
+    """
+    action = text.strip()
+    if not action:
+        return None
+    if named := _NAMED_CALL_PATTERN.fullmatch(action):
+        arguments, raw = parse_arguments((named["arguments"] or "{}").strip(), "arguments")
+        return ToolCall(id=id, name=named["name"], arguments=arguments, raw_arguments=raw)
+    try:
+        value = loads(action) if action.startswith("{") else None
+    except FormatError:
+        value = None
+    name = value.get("name", value.get("tool")) if isinstance(value, dict) else None
+    if isinstance(value, dict) and isinstance(name, str):
+        node = JsonNode(value)
+        key_of_arguments = next(
+            (key for key in ("arguments", "parameters", "args", "input") if key in node), "arguments"
+        )
+        if isinstance(node.raw(key_of_arguments), str | dict):
+            arguments, raw = parse_arguments(node.raw(key_of_arguments), key_of_arguments)
+            return ToolCall(id=id, name=name, arguments=arguments, raw_arguments=raw)
+        return ToolCall(
+            id=id,
+            name=name,
+            arguments={} if key_of_arguments not in node else {key_of_arguments: node.raw(key_of_arguments)},
+        )
+    word = _WORD_PATTERN.match(action)
+    return ToolCall(id=id, name=word.group() if word else "act", arguments={"command": action})
+
+
+def parse_shell_action(text: str, *, id: str, commands: frozenset[str] = HARNESS_COMMANDS) -> ToolCall | None:
+    """Return the call of a command line; None if the text is blank.
+
+    The complete line is the argument ``command``.
+    """
+    line = text.strip()
+    if not line:
+        return None
+    word = _COMMAND_PATTERN.match(line)
+    name = (
+        word.group() if word and word.group() in commands and not _is_path(line, word.end()) else SHELL_TOOL
+    )
+    return ToolCall(id=id, name=name, arguments={"command": line})
+
+
+def find_declared_commands(prompt: str) -> frozenset[str]:
+    """Return the harness commands, with those that SWE-agent's system prompt declares."""
+    return HARNESS_COMMANDS.union(_DECLARATION_PATTERN.findall(prompt))
+
+
+def _is_path(line: str, end: int) -> bool:
+    """Return True if the first word continues, as in ``open-file.sh`` or ``edit/run``."""
+    return line[end : end + 1] not in ("", " ", "\t", "\n")

@@ -15,7 +15,7 @@ from agentguard.model_api.sse import extract_data, split_events
 _VOLATILE_FIELDS = ("id", "created", "usage", "model", "system_fingerprint", "service_tier")
 
 
-def canonical_response(api: str, body: bytes) -> bytes:
+def canonicalize_response(api: str, body: bytes) -> bytes:
     """Return the content of a complete answer as bytes that are equal for equal content."""
     try:
         answer = orjson.loads(body)
@@ -24,7 +24,7 @@ def canonical_response(api: str, body: bytes) -> bytes:
         return body
 
 
-def canonical_stream(api: str, chunks: bytes) -> bytes:
+def canonicalize_stream(api: str, chunks: bytes) -> bytes:
     """Return the content of a streamed answer, in the same form."""
     try:
         answer = _JOINERS[api](parse_payloads(chunks))

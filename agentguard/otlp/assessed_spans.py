@@ -1,7 +1,8 @@
-"""Assessment of a run as ``gen_ai.evaluation.result`` events, and its recoveries as guardrail spans.
+"""Spans of a run, stored or in memory, with its assessment and its recoveries.
 
-The verdict is an event of the run's span. The root cause and every finding are events of the step's span.
-Each recovery is a span of OpenInference's kind GUARDRAIL with its outcome as an event.
+The assessment consists of ``gen_ai.evaluation.result`` events. The verdict is an event of the run's span; a
+hypothesis or a finding is an event of its step's span. Each recovery is a span of OpenInference's kind
+GUARDRAIL with its outcome as an event.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agentguard.detect.base import Finding
+from agentguard.errors import FormatError
 from agentguard.localize.base import Diagnosis
+from agentguard.localize.serialization import decode_diagnosis
 from agentguard.otlp.model import EVALUATION_EVENT, AttributeValue, OtlpSpan, SpanEvent, build_span_id
-from agentguard.otlp.span_builder import RunSpans, to_nanoseconds
+from agentguard.otlp.span_builder import RunSpans, build_spans, to_nanoseconds
 from agentguard.store.db.rows import RecoveryRow
+from agentguard.store.store import Store
 from agentguard.trajectory.formats.sdk import JsonNode
+from agentguard.trajectory.model import Trajectory
 
 _OUTCOME_SCORES: Final[Mapping[str, float]] = {"recovered": 1.0, "failed": 0.0}
 _CURRENT_BRANCH: Final = ""
@@ -30,7 +35,54 @@ class RunAssessment:
     recoveries: Sequence[RecoveryRow] = ()
 
 
-def with_evaluation_events(
+def build_assessed_spans(
+    run: Trajectory,
+    assessment: RunAssessment | None = None,
+    *,
+    content: bool = True,
+    at_s: float | None = None,
+) -> tuple[OtlpSpan, ...]:
+    """Return the spans of a run with its evaluation events, then the spans of its recoveries.
+
+    Args:
+        run: the run.
+        assessment: diagnosis, findings and recoveries of the run; None for the spans of the run alone.
+        content: include the contents of the run, and texts of the assessment that may quote it.
+        at_s: start of a run whose steps have no times, in epoch seconds; the default is now.
+    """
+    return _add_evaluation_events(
+        build_spans(run, include_content=content, at_s=at_s),
+        assessment or RunAssessment(),
+        include_content=content,
+    )
+
+
+def load_stored_spans(
+    store: Store, run_id: str, *, tenant: str = "", content: bool = True
+) -> tuple[OtlpSpan, ...] | None:
+    """Return the spans of a stored run with its latest diagnosis and all recoveries; None if it is missing.
+
+    Raises:
+        FormatError: the stored rows are not a valid run or diagnosis.
+        StoreUnavailable: the database cannot be read now.
+    """
+    row, run = store.get_run(run_id, tenant=tenant), store.get_trajectory(run_id, tenant=tenant)
+    if row is None or run is None:
+        return None
+    rows = store.list_diagnoses(run_id, tenant=tenant)
+    try:
+        diagnosis = decode_diagnosis(JsonNode.from_value(dict(rows[-1].data))) if rows else None
+    except FormatError as error:
+        raise error.with_location(file=f"stored run {run_id}") from None
+    assessment = RunAssessment(
+        diagnosis=diagnosis,
+        findings=diagnosis.findings if diagnosis else (),
+        recoveries=store.list_recoveries(run_id, tenant=tenant),
+    )
+    return build_assessed_spans(run, assessment, content=content, at_s=row.created_at)
+
+
+def _add_evaluation_events(
     run_spans: RunSpans, assessment: RunAssessment, *, include_content: bool = True
 ) -> tuple[OtlpSpan, ...]:
     """Return the spans with their evaluation events, and the spans of the recoveries.
