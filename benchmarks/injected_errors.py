@@ -19,9 +19,9 @@ import yaml
 
 from agentguard.detect._text import to_lower
 from agentguard.detect.result_classification import classify_result
-from agentguard.evals.baselines import resolve_method
 from agentguard.evals.datasets.dataset import Dataset
-from agentguard.evals.inject.rewriter import RewritePlan, rewrite_records
+from agentguard.evals.inject.error_injection import RewritePlan, rewrite_records
+from agentguard.evals.methods import resolve_method
 from agentguard.evals.result import Evaluation
 from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
 from agentguard.evals.statistics import wilson_interval

@@ -38,9 +38,9 @@ from agentguard.batch import (
     build_batch_report,
 )
 from agentguard.batch.chunks import Chunk, InputFile, iter_chunks, list_input_files
-from agentguard.batch.comparison import compare_rows
 from agentguard.batch.diagnosis import DiagnosisProcessor
 from agentguard.batch.processor import ChunkProcessor, ProcessorConfig
+from agentguard.batch.run_comparison import compare_rows
 from agentguard.config.policy import Policy
 from agentguard.trajectory.formats import formats
 from agentguard.trajectory.formats.reader import load_trajectory

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from agentguard.evals.baselines import resolve_method
 from agentguard.evals.datasets.dataset import to_dataset
+from agentguard.evals.methods import resolve_method
 from agentguard.evals.runner import EvaluationPlan, EvaluationRunner
 from agentguard.evals.splits import list_groups, split_for_cross_validation
 from agentguard.evals.statistics import compare_paired, mean, standard_deviation, wilson_interval

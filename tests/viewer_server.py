@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 from agentguard.chaos import Campaign, CampaignRunner
-from agentguard.evals.baselines import resolve_method
 from agentguard.evals.datasets.dataset import Dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare
+from agentguard.evals.methods import resolve_method
 from agentguard.evals.result_file import write_result_file
 from agentguard.guard import Guard
 from agentguard.localize.serialization import build_diagnosis_rows

@@ -25,7 +25,8 @@ MAX_MODULE_LINES = 400
 
 # Rule 2: a module is a noun. These words end like a verb form but are nouns of the field.
 NOUNS = {
-    "adaptive_throttling", "clustering", "decoding", "encoding", "escaping", "first_finding", "formatting",
+    "adaptive_throttling", "call_binding",
+    "clustering", "decoding", "encoding", "escaping", "first_finding", "formatting",
     "grouping", "learning", "load_balancing", "load_shedding", "planning", "ranking", "row_mapping",
     "sampling", "scoring", "span_mapping", "streaming", "training", "trajectory_mapping",
     "value_tracking", "voting", "guard_voting",

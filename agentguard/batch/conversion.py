@@ -16,7 +16,7 @@ from agentguard.trajectory.model import Record
 from agentguard.trajectory.redaction import Redactor
 
 if TYPE_CHECKING:
-    from agentguard.batch.output import BatchOutput
+    from agentguard.batch.output_folder import BatchOutput
 
 RUN_TABLE: Final = OutputTable(
     folder="runs",

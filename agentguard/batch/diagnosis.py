@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import orjson
 
-from agentguard.batch.comparison import compare_parts
 from agentguard.batch.fingerprint import describe_judgement, digest_files, digest_schemata
 from agentguard.batch.operation import MIN_DETECTOR_DEADLINE_S, PartRevision, RunOutput
-from agentguard.batch.output import BatchOutput
+from agentguard.batch.output_folder import BatchOutput
 from agentguard.batch.output_table import OutputTable
+from agentguard.batch.run_comparison import compare_parts
 from agentguard.batch.verdict_table import VERDICT_TABLE, build_verdict_values
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard

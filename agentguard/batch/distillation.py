@@ -22,7 +22,7 @@ from agentguard.trajectory.model import Record
 from agentguard.verdict import Verdict
 
 if TYPE_CHECKING:
-    from agentguard.batch.output import BatchOutput
+    from agentguard.batch.output_folder import BatchOutput
 
 SCHEMA_TABLE: Final = OutputTable(
     folder="schemata",

@@ -13,9 +13,9 @@ from agentguard.batch.operation import PartRevision, RunOutput
 from agentguard.batch.output_table import OutputTable
 from agentguard.detect.lazy_findings import LazyFindings
 from agentguard.errors import ConfigError, EvaluationError, InputError
-from agentguard.evals.baselines import BASELINES, Method, MethodSpec, as_localizer, is_localizer, is_trainable
 from agentguard.evals.datasets.dataset import Dataset, add_gold_answer, to_dataset
 from agentguard.evals.evaluate import Evaluation
+from agentguard.evals.methods import BASELINES, Method, MethodSpec, as_localizer, is_localizer, is_trainable
 from agentguard.evals.prediction import Prediction, predict
 from agentguard.evals.result import Setting, score_predictions
 from agentguard.evals.scoring import Case
@@ -24,7 +24,7 @@ from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
-    from agentguard.batch.output import BatchOutput
+    from agentguard.batch.output_folder import BatchOutput
 
 EVALUATION_TABLE: Final = OutputTable(
     folder="predictions",

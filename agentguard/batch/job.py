@@ -21,7 +21,7 @@ from agentguard.batch.chunks import (
 )
 from agentguard.batch.engines import Engine
 from agentguard.batch.operation import Operation
-from agentguard.batch.output import BatchOutput, build_slot
+from agentguard.batch.output_folder import BatchOutput, build_slot
 from agentguard.batch.processor import ChunkProcessor, ChunkResult, ProcessorConfig
 from agentguard.version import __version__
 

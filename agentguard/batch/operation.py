@@ -10,7 +10,7 @@ from agentguard.batch.output_table import OutputTable
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
-    from agentguard.batch.output import BatchOutput
+    from agentguard.batch.output_folder import BatchOutput
 
 MIN_DETECTOR_DEADLINE_S: Final = 60.0
 """A detector's deadline must not depend on the load of the machine: results are equal at any parallelism."""

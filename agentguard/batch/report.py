@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from agentguard._lazy import import_extra
 from agentguard.batch.chunks import resolve_file_system
-from agentguard.batch.output import MANIFEST
+from agentguard.batch.output_folder import MANIFEST
 from agentguard.batch.verdict_table import VERDICT_TABLE
 from agentguard.errors import ConfigError
 from agentguard.evals.statistics import wilson_interval

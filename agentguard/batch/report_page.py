@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentguard.batch.report import BatchReport, FailureRate, RunReference
-from agentguard.evals.report.html import (
+from agentguard.html_report.page import (
     format_percent,
     render_facts,
     render_heading,

@@ -7,39 +7,39 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.bundles.agent_interface import CallBinding as CallBinding
-    from agentguard.bundles.agent_interface import RunBinding as RunBinding
     from agentguard.bundles.archive import read_bundle as read_bundle
     from agentguard.bundles.archive import verify_bundle as verify_bundle
     from agentguard.bundles.archive import write_bundle as write_bundle
     from agentguard.bundles.bundle import Bundle as Bundle
     from agentguard.bundles.bundle import RecordedCall as RecordedCall
     from agentguard.bundles.bundle_folder import BundleFolder as BundleFolder
+    from agentguard.bundles.call_binding import CallBinding as CallBinding
+    from agentguard.bundles.call_binding import RunBinding as RunBinding
     from agentguard.bundles.call_recorder import record_run as record_run
     from agentguard.bundles.captured_run import build_run_bundle as build_run_bundle
-    from agentguard.bundles.divergence import Divergence as Divergence
-    from agentguard.bundles.divergence import find_divergence as find_divergence
     from agentguard.bundles.minimization import minimize_bundle as minimize_bundle
     from agentguard.bundles.replay import ReplayResult as ReplayResult
     from agentguard.bundles.replay import replay_bundle as replay_bundle
     from agentguard.bundles.replay_scope import ReplayMode as ReplayMode
+    from agentguard.bundles.run_difference import Divergence as Divergence
     from agentguard.bundles.run_difference import RunDifference as RunDifference
     from agentguard.bundles.run_difference import ValueDifference as ValueDifference
+    from agentguard.bundles.run_difference import find_divergence as find_divergence
     from agentguard.bundles.run_difference import find_run_difference as find_run_difference
 
 _EXPORTS = {
     "Bundle": "agentguard.bundles.bundle",
     "BundleFolder": "agentguard.bundles.bundle_folder",
-    "CallBinding": "agentguard.bundles.agent_interface",
-    "Divergence": "agentguard.bundles.divergence",
+    "CallBinding": "agentguard.bundles.call_binding",
+    "Divergence": "agentguard.bundles.run_difference",
     "RecordedCall": "agentguard.bundles.bundle",
     "ReplayMode": "agentguard.bundles.replay_scope",
     "ReplayResult": "agentguard.bundles.replay",
-    "RunBinding": "agentguard.bundles.agent_interface",
+    "RunBinding": "agentguard.bundles.call_binding",
     "RunDifference": "agentguard.bundles.run_difference",
     "ValueDifference": "agentguard.bundles.run_difference",
     "build_run_bundle": "agentguard.bundles.captured_run",
-    "find_divergence": "agentguard.bundles.divergence",
+    "find_divergence": "agentguard.bundles.run_difference",
     "find_run_difference": "agentguard.bundles.run_difference",
     "minimize_bundle": "agentguard.bundles.minimization",
     "read_bundle": "agentguard.bundles.archive",

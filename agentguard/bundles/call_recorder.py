@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agentguard._sync_async import Effects
-from agentguard.bundles.agent_interface import (
+from agentguard.bundles.archive import read_bundle, write_bundle
+from agentguard.bundles.bundle import (
+    Bundle,
+    RecordedCall,
+    RecordedEffect,
+    RecordedSnapshot,
+    encode_bundle_diagnosis,
+)
+from agentguard.bundles.call_binding import (
     EnvironmentFunctions,
     RecordableAgent,
     RestoreFunction,
@@ -20,14 +28,6 @@ from agentguard.bundles.agent_interface import (
     bind_function,
     call_agent,
     list_effects,
-)
-from agentguard.bundles.archive import read_bundle, write_bundle
-from agentguard.bundles.bundle import (
-    Bundle,
-    RecordedCall,
-    RecordedEffect,
-    RecordedSnapshot,
-    encode_bundle_diagnosis,
 )
 from agentguard.errors import BundleError, ConfigError
 from agentguard.guard import Guard, diagnose

@@ -8,17 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard._sync_async import Effects
-from agentguard.bundles.agent_interface import (
+from agentguard.bundles.bundle import Bundle, RecordedCall, encode_json
+from agentguard.bundles.call_binding import (
     EnvironmentFunctions,
     RestoreFunction,
     SaveFunction,
     bind_function,
 )
-from agentguard.bundles.bundle import Bundle, RecordedCall, encode_json
 from agentguard.bundles.call_recorder import copy_json
 from agentguard.bundles.captured_run import encode_chat_response
-from agentguard.bundles.divergence import find_field
 from agentguard.bundles.replay_scope import ReplayMode, ReplayScope
+from agentguard.bundles.run_difference import find_field
 from agentguard.errors import ReplayMismatch
 from agentguard.runtime.session import Session
 from agentguard.trajectory.redaction import Redactor

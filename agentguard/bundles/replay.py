@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from agentguard.bundles.agent_interface import RecordableAgent, call_agent
 from agentguard.bundles.bundle import Bundle, build_event_log, encode_effects
+from agentguard.bundles.call_binding import RecordableAgent, call_agent
 from agentguard.bundles.call_recorder import list_session_effects
 from agentguard.bundles.call_replayer import CallReplayer
-from agentguard.bundles.divergence import Divergence, find_divergence, find_field
 from agentguard.bundles.network_block import block_network
 from agentguard.bundles.replay_scope import ReplayEdit, ReplayMode, build_scope
+from agentguard.bundles.run_difference import Divergence, find_divergence, find_field
 from agentguard.trajectory.model import Record, Step, Trajectory
 from agentguard.trajectory.redaction import Redactor
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from agentguard._sync_async import Effects, Sleep, run_sync
-from agentguard.bundles.agent_interface import (
+from agentguard.bundles.call_binding import (
     EnvironmentFunctions,
     RestoreFunction,
     RunBinding,

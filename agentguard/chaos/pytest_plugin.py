@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from agentguard.bundles.agent_interface import RecordableAgent
+    from agentguard.bundles.call_binding import RecordableAgent
     from agentguard.chaos.report import CampaignReport
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentguard.chaos.campaign_runner import CampaignResult
 from agentguard.chaos.experiment import ExperimentOutcome, ExperimentResult
-from agentguard.evals.report.html import (
+from agentguard.html_report.page import (
     render_facts,
     render_heading,
     render_page,

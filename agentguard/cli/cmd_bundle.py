@@ -18,7 +18,7 @@ from agentguard.bundles.minimization import minimize_bundle
 from agentguard.bundles.regression_test import build_regression_test
 from agentguard.bundles.run_difference import RunDifference, ValueDifference, find_run_difference
 from agentguard.cli.cmd_replay import load_agent, write_text
-from agentguard.cli.exporters import read_stored_records
+from agentguard.cli.document_export import read_stored_records
 from agentguard.cli.json_output import print_json
 from agentguard.cli.run_input import FormatName, Json, ReadSummary, compute_exit_status, read_records
 from agentguard.cli.terminal_text import to_one_line

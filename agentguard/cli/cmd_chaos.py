@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agentguard.cli.chaos_reproducers import shrink
+from agentguard.cli.chaos_shrink import shrink
 from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console
 

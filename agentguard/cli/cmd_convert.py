@@ -15,7 +15,7 @@ import typer
 
 from agentguard.batch import ConversionOperation, InputOptions
 from agentguard.batch.conversion import get_writable_format
-from agentguard.cli.batch_command import (
+from agentguard.cli.batch_mode import (
     BatchFolder,
     BatchSettings,
     DocumentColumn,
@@ -28,7 +28,7 @@ from agentguard.cli.batch_command import (
     Workers,
     run_batch,
 )
-from agentguard.cli.exporters import (
+from agentguard.cli.document_export import (
     export_record_document,
     export_stored_document,
     exporter_registry,
@@ -222,7 +222,8 @@ class _ExportIO:
 
 def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
     """Write the record of acceptance tests; return the exit status."""
-    from agentguard.cli.training_export import export_judge_questions, export_training, require_store
+    from agentguard.cli.label_export import export_judge_questions
+    from agentguard.cli.training_export import export_training, require_store
     from agentguard.store.store import Store
 
     url = require_store(ways.store, ways.format)

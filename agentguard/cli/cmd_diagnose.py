@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from agentguard.batch import DiagnosisOperation, InputOptions
-from agentguard.cli.batch_command import (
+from agentguard.cli.batch_mode import (
     BatchFolder,
     BatchSettings,
     DocumentColumn,
@@ -24,16 +24,15 @@ from agentguard.cli.batch_command import (
     run_batch,
 )
 from agentguard.cli.ci_reports import OutputFormat
-from agentguard.cli.diagnosis_output import DiagnosisView
-from agentguard.cli.diagnosis_printer import DiagnosisPrinter
+from agentguard.cli.diagnosis_formats import DiagnosisPrinter
+from agentguard.cli.diagnosis_text import DiagnosisView
 from agentguard.cli.folder_watch import FolderWatch
 from agentguard.cli.judge_endpoint import parse_judge_options
 from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
 from agentguard.cli.run_summary import GroupKey, RunSelection, SortKey
-from agentguard.cli.store_import import StoreImport
-from agentguard.cli.stored_runs import DiagnosisResults, StoredRuns
+from agentguard.cli.store_access import DiagnosisResults, StoredRuns, StoreImport
 from agentguard.cli.terminal_text import format_count
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.config.prices import PriceTable

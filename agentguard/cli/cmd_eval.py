@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agentguard.batch import EvaluationOperation, InputOptions
-from agentguard.cli.batch_command import (
+from agentguard.cli.batch_mode import (
     BatchFolder,
     BatchSettings,
     DocumentColumn,
@@ -32,11 +32,11 @@ from agentguard.cli.batch_command import (
 from agentguard.cli.evaluation_tables import build_tables
 from agentguard.cli.json_output import print_json
 from agentguard.cli.option_values import parse_option
-from agentguard.cli.stored_runs import open_verdict_store
+from agentguard.cli.store_access import open_verdict_store
 from agentguard.errors import ConfigError
-from agentguard.evals.baselines import MethodSpec, resolve_method
 from agentguard.evals.datasets.dataset import AUTO_FORMAT, Dataset, load_dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare
+from agentguard.evals.methods import MethodSpec, resolve_method
 from agentguard.evals.result import Evaluation
 from agentguard.evals.result_file import RESULTS_FOLDER, build_file_name, write_result_file
 
@@ -217,7 +217,7 @@ def _evaluate_systems(
     format: str, paths: list[Path], methods: list[str], *, output: Path | None, json: bool
 ) -> NoReturn:
     """Evaluate the embedded judge on each path with the other paths as training data, print and exit."""
-    from agentguard.cli.system_tables import build_system_tables
+    from agentguard.cli.leave_one_system_out_tables import build_system_tables
     from agentguard.evals.leave_one_system_out import evaluate_leave_one_system_out
 
     if methods not in ([], ["embedded"]):

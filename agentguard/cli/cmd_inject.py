@@ -19,8 +19,8 @@ from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError, InputError
 from agentguard.evals.datasets.writer import DatasetWriter
 from agentguard.evals.inject.edits.base import get_edit_registry
+from agentguard.evals.inject.error_injection import INJECTED, RewritePlan, copy_passed_record, rewrite_record
 from agentguard.evals.inject.rates import NATURAL_RATES, parse_rates
-from agentguard.evals.inject.rewriter import INJECTED, RewritePlan, copy_passed_record, rewrite_record
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record

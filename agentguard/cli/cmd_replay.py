@@ -11,9 +11,9 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import orjson
 import typer
 
-from agentguard.bundles.agent_interface import RecordableAgent
 from agentguard.bundles.archive import read_bundle
 from agentguard.bundles.bundle import Bundle
+from agentguard.bundles.call_binding import RecordableAgent
 from agentguard.bundles.replay import ReplayResult, replay_bundle
 from agentguard.bundles.replay_scope import ReplayMode
 from agentguard.cli.terminal_text import to_one_line

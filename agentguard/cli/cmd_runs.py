@@ -15,11 +15,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
+from agentguard.cli.diagnosis_text import DiagnosisView, render_diagnosis
 from agentguard.cli.json_output import print_json
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.run_summary import format_step_label
-from agentguard.cli.stored_runs import StoredRuns, StoreUrl, open_store, parse_age
+from agentguard.cli.store_access import StoredRuns, StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console, format_count, to_one_line
 from agentguard.errors import StoreError
 from agentguard.guard import Guard

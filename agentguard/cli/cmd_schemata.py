@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentguard.cli import schema_tables as show_
-from agentguard.cli.batch_command import (
+from agentguard.cli.batch_mode import (
     BatchFolder,
     BatchSettings,
     DocumentColumn,

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from agentguard.cli.json_output import print_json
-from agentguard.cli.stored_runs import StoreUrl, open_store, parse_age
+from agentguard.cli.store_access import StoreUrl, open_store, parse_age
 from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentguard.localize.human_labels import LabelledRun
     from agentguard.store.read.storage_stats import StoreStats
     from agentguard.store.write.retention import DeletionResult
-
-_MAX_LISTED_IDS: Final = 10
 
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only rows of this tenant.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -131,49 +127,20 @@ def export_labels(
     `agentguard eval event_log`, `agentguard schemata distill` and `agentguard judge train` read the file.
     Exit status: 0 if a run was written, 1 if no run has a clear label.
     """
-    from agentguard.localize.human_labels import iter_labelled_runs
-    from agentguard.trajectory.event_log.events import build_events
-    from agentguard.trajectory.event_log.recorder import EventLog
+    from agentguard.cli.label_export import export_labelled_runs
 
     if output.exists() and not force:
         raise ConfigError(f"{output} exists (--force replaces it)")
     with open_store(url) as store:
-        count, without_step = 0, 0
-        omitted_runs: list[LabelledRun] = []
-        for run in iter_labelled_runs(store, tenant=tenant or ""):
-            if run.record is None:
-                omitted_runs.append(run)
-                continue
-            if not count:
-                output.unlink(missing_ok=True)
-            with EventLog.open(output) as log:
-                log.extend(build_events(run.record))
-            count += 1
-            cause = run.record.annotation.root_cause
-            without_step += bool(run.record.annotation.failed and (cause is None or cause.step is None))
-    text = f"{count} labelled run{'s'[: count != 1]} written"
-    if without_step:
-        text += f", {without_step} of them failed without a step"
-    if not count:
-        text = "no file is written: no run has a clear label; label diagnoses in `agentguard view`"
+        summary = export_labelled_runs(store, output, tenant=tenant or "")
     message = {
-        "runs": count,
-        "failed_without_step": without_step,
-        "omitted": [{"run_id": run.run_id, "reason": run.omission} for run in omitted_runs],
-        "output": str(output) if count else None,
+        "runs": summary.written,
+        "failed_without_step": summary.failed_without_step,
+        "omitted": [{"run_id": run.run_id, "reason": run.omission} for run in summary.omitted],
+        "output": str(output) if summary.written else None,
     }
-    _print_message(message, "\n".join([text, *_describe_omissions(omitted_runs)]), json)
-    raise typer.Exit(0 if count else 1)
-
-
-def _describe_omissions(runs: Sequence[LabelledRun]) -> Iterator[str]:
-    """Yield a line for each reason, with the number of runs and the first ids."""
-    for reason in dict.fromkeys(run.omission for run in runs):
-        ids = [run.run_id for run in runs if run.omission == reason]
-        further = (
-            f" and {len(ids) - _MAX_LISTED_IDS} more (--json lists all)" if len(ids) > _MAX_LISTED_IDS else ""
-        )
-        yield f"{len(ids)} left out, because {reason}: {', '.join(ids[:_MAX_LISTED_IDS])}{further}"
+    _print_message(message, summary.format(), json)
+    raise typer.Exit(0 if summary.written else 1)
 
 
 def _show_stats(found: StoreStats) -> None:

@@ -22,7 +22,7 @@ from agentguard.cli.terminal_text import build_console
 from agentguard.config.judge import EndpointSettings
 from agentguard.config.policy import format_validation_error
 from agentguard.errors import ConfigError
-from agentguard.evals.judge_checks.regression import (
+from agentguard.evals.judge_checks.judge_comparison import (
     PARTS,
     JudgeAnswers,
     JudgeComparison,

@@ -98,29 +98,6 @@ def export_training(
     typer.echo(counts.format_summary(), err=True)
 
 
-def export_judge_questions(
-    store: Store, ids: Sequence[str], name: str, *, tenant: str = "", redaction: Redaction | None = None
-) -> Iterator[bytes]:
-    """Yield the judge's questions with the answers of people; arguments as for `export_training`."""
-    from agentguard.localize.human_labels import iter_run_labels
-    from agentguard.localize.llm.judge_examples import build_judge_examples, to_training_line
-
-    counts, chosen = ExportCounts(), set(ids)
-    for label in iter_run_labels(store, tenant=tenant):
-        run = store.get_trajectory(label.run_id, tenant=tenant)
-        if run is None or (chosen and label.run_id not in chosen):
-            continue
-        for example in build_judge_examples(run, label):
-            counts.entries += 1
-            line = to_training_line(example, name)
-            if line is None:
-                counts.alone += 1
-                continue
-            counts.written += 1
-            yield dumps(redaction.redact_data(line) if redaction is not None else line)
-    typer.echo(counts.format_summary(), err=True)
-
-
 def require_store(store: str | None, format: str | None) -> str:
     """Return the address of the store. Raises ConfigError without one, and for an option of files."""
     if store is None:

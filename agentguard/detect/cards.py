@@ -1,6 +1,6 @@
 """Cards of the built-in detectors: how often each fires on failed and on passed runs of labelled data sets.
 
-`tools/detector_cards.py` measures the cards and writes `cards.json`.
+`tools/measure_detectors.py` measures the cards and writes `cards.json`.
 """
 
 from __future__ import annotations

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.evals.baselines import BASELINES as BASELINES
-    from agentguard.evals.baselines import MethodSpec as MethodSpec
     from agentguard.evals.datasets.dataset import Dataset as Dataset
     from agentguard.evals.datasets.dataset import load_dataset as load_dataset
     from agentguard.evals.evaluate import compare as compare
     from agentguard.evals.judge_checks.attack_runner import run_attacks as run_attacks
+    from agentguard.evals.methods import BASELINES as BASELINES
+    from agentguard.evals.methods import MethodSpec as MethodSpec
     from agentguard.evals.result import Evaluation as Evaluation
     from agentguard.evals.result import Setting as Setting
     from agentguard.evals.runner import EvaluationPlan as EvaluationPlan
     from agentguard.evals.runner import EvaluationRunner as EvaluationRunner
 
 _EXPORTS = {
-    "BASELINES": "agentguard.evals.baselines",
+    "BASELINES": "agentguard.evals.methods",
     "Dataset": "agentguard.evals.datasets.dataset",
     "Evaluation": "agentguard.evals.result",
     "EvaluationPlan": "agentguard.evals.runner",
     "EvaluationRunner": "agentguard.evals.runner",
-    "MethodSpec": "agentguard.evals.baselines",
+    "MethodSpec": "agentguard.evals.methods",
     "Setting": "agentguard.evals.result",
     "compare": "agentguard.evals.evaluate",
     "load_dataset": "agentguard.evals.datasets.dataset",

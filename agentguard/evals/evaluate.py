@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from agentguard.evals.baselines import BASELINES, Method, MethodSpec, resolve_method
 from agentguard.evals.datasets.dataset import Dataset, to_dataset
+from agentguard.evals.methods import BASELINES, Method, MethodSpec, resolve_method
 from agentguard.evals.result import Evaluation
 from agentguard.evals.runner import EvaluationPlan, EvaluationRunner, MethodProgress
 from agentguard.trajectory.model import Record

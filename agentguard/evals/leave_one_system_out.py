@@ -15,8 +15,8 @@ import numpy as np
 
 from agentguard.errors import EvaluationError
 from agentguard.evals import metrics
-from agentguard.evals.baselines import as_localizer, resolve_method
 from agentguard.evals.datasets.dataset import Dataset
+from agentguard.evals.methods import as_localizer, resolve_method
 from agentguard.evals.prediction import predict
 from agentguard.evals.scoring import replace_non_finite
 from agentguard.evals.splits import list_groups

@@ -16,7 +16,8 @@ import orjson
 
 from agentguard.detect.lazy_findings import LazyFindings
 from agentguard.errors import EvaluationError
-from agentguard.evals.baselines import (
+from agentguard.evals.datasets.dataset import Dataset, add_gold_answer
+from agentguard.evals.methods import (
     Method,
     MethodSpec,
     as_localizer,
@@ -24,7 +25,6 @@ from agentguard.evals.baselines import (
     is_localizer,
     is_trainable,
 )
-from agentguard.evals.datasets.dataset import Dataset, add_gold_answer
 from agentguard.evals.prediction import Prediction, predict
 from agentguard.evals.result import Evaluation, Setting, score_predictions
 from agentguard.evals.splits import (

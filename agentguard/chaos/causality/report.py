@@ -14,7 +14,7 @@ from agentguard.chaos.causality.confirmation import ConfirmedCycle, CycleStatus,
 from agentguard.chaos.causality.cycle_search import StitchingResult
 from agentguard.chaos.causality.probe import FaultInjection, FaultKind
 from agentguard.errors import ConfigError
-from agentguard.evals.report.html import (
+from agentguard.html_report.page import (
     render_facts,
     render_heading,
     render_page,

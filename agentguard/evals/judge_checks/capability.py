@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from agentguard.evals.judge_checks.judge_comparison import CAUSE, OUTCOME, SAFETY, JudgeAnswers
 from agentguard.evals.judge_checks.reference_cases import (
     ReferenceRun,
     SafetyCase,
     build_reference_runs,
     build_safety_cases,
 )
-from agentguard.evals.judge_checks.regression import CAUSE, OUTCOME, SAFETY, JudgeAnswers
 from agentguard.evals.metrics import auroc
 from agentguard.evals.statistics import wilson_interval
 from agentguard.judge.base import RUN_FAILED, TEXT_SCHEMA, JudgeAnswer, build_root_cause_question

@@ -8,7 +8,10 @@ from pathlib import Path
 from agentguard.evals.report.accuracy import render_accuracy
 from agentguard.evals.report.breakdown import BreakdownRow, summarize_runs
 from agentguard.evals.report.error_analysis import render_calibration, render_confusion, render_errors
-from agentguard.evals.report.html import (
+from agentguard.evals.result import Evaluation, Setting
+from agentguard.evals.runner import EvaluationPlan
+from agentguard.evals.scoring import OutcomeScores
+from agentguard.html_report.page import (
     format_percent,
     render_details,
     render_heading,
@@ -16,9 +19,6 @@ from agentguard.evals.report.html import (
     render_paragraph,
     render_table,
 )
-from agentguard.evals.result import Evaluation, Setting
-from agentguard.evals.runner import EvaluationPlan
-from agentguard.evals.scoring import OutcomeScores
 from agentguard.version import __version__
 
 _OUTCOMES = (

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agentguard.evals.published_results import PublishedResult, find_published_results
-from agentguard.evals.report.html import (
+from agentguard.evals.result import Evaluation, Setting, has_training_data
+from agentguard.evals.runner import EvaluationPlan
+from agentguard.evals.scoring import LocalizationScores
+from agentguard.html_report.page import (
     format_percent,
     render_details,
     render_facts,
@@ -14,10 +17,7 @@ from agentguard.evals.report.html import (
     render_paragraph,
     render_table,
 )
-from agentguard.evals.report.svg import IntervalRow, render_intervals
-from agentguard.evals.result import Evaluation, Setting, has_training_data
-from agentguard.evals.runner import EvaluationPlan
-from agentguard.evals.scoring import LocalizationScores
+from agentguard.html_report.plots import IntervalRow, render_intervals
 
 _SETTINGS = {
     Setting.UNTRAINED: "needs no training",

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentguard.evals.prediction import Prediction
-from agentguard.evals.report.svg import ScoreBar
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
 from agentguard.evals.statistics import mean, wilson_interval
+from agentguard.html_report.plots import ScoreBar
 
 _EDGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _MIN_RUNS = 5  # runs in a bar; smaller bars are merged with the next

@@ -14,16 +14,16 @@ from agentguard.evals.report.breakdown import (
     measure_by_position,
     pair_predictions,
 )
-from agentguard.evals.report.html import (
+from agentguard.evals.result import Evaluation
+from agentguard.evals.scoring import Case
+from agentguard.html_report.page import (
     format_percent,
     render_figure,
     render_heading,
     render_paragraph,
     render_table,
 )
-from agentguard.evals.report.svg import ScoreBar, render_bars, render_curve
-from agentguard.evals.result import Evaluation
-from agentguard.evals.scoring import Case
+from agentguard.html_report.plots import ScoreBar, render_bars, render_curve
 
 _MAX_NAMES: Final = 10  # names in a table; rarer ones are merged
 _OTHER_NAMES: Final = "others"

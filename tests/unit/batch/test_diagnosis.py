@@ -12,8 +12,8 @@ import pytest
 
 from agentguard.batch import BatchJob, DiagnosisOperation, InputOptions
 from agentguard.config.policy import Policy
-from tests.unit.batch.test_comparison import build_run
 from tests.unit.batch.test_job import InlineEngine, write_lines
+from tests.unit.batch.test_run_comparison import build_run
 from tests.unit.judge.chat_server import LONG_S, Script, serving
 
 RUNS = 8

@@ -13,8 +13,8 @@ import pytest
 from agentguard.batch import BatchJob, EvaluationOperation, InputOptions, score_rows
 from agentguard.batch.evaluation import EvaluationProcessor
 from agentguard.errors import ConfigError, EvaluationError
-from agentguard.evals.baselines import resolve_method
 from agentguard.evals.evaluate import Evaluation, evaluate
+from agentguard.evals.methods import resolve_method
 from agentguard.evals.result import Setting
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.model import Annotation, Record

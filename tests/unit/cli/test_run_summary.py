@@ -1,4 +1,4 @@
-"""Selection, order and groups of diagnosed runs, and the printed triage."""
+"""Selection, order and groups of diagnosed runs, and their table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from agentguard.cli.diagnosis_table import render_diagnosis_table
 from agentguard.cli.run_summary import (
     GroupKey,
     RunSelection,
@@ -17,7 +18,6 @@ from agentguard.cli.run_summary import (
     find_top_causes,
     group_runs,
 )
-from agentguard.cli.triage import render_triage
 from agentguard.errors import ConfigError
 from agentguard.localize.base import OutcomeBasis
 from agentguard.localize.step_support import StepSupport
@@ -57,7 +57,7 @@ RUNS = [PASSED, UNDECIDED, FAILED, WORSE]
 
 def render(selection: RunSelection, runs: list[RunSummary] = RUNS) -> str:
     console = Console(file=io.StringIO(), width=300)
-    render_triage(console, runs, selection)
+    render_diagnosis_table(console, runs, selection)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -101,7 +101,7 @@ def test_counts_name_only_verdicts_that_occur() -> None:
     assert count_verdicts(RUNS) == "4 runs: 2 failed, 1 no failure found, 1 undecided"
 
 
-def test_triage_shows_failed_runs_first_with_file_step_and_reason() -> None:
+def test_diagnosis_table_shows_failed_runs_first_with_file_step_and_reason() -> None:
     lines = render(RunSelection()).splitlines()
     rows = [line for line in lines if line.startswith("runs/")]
     assert rows[0].split()[:3] == ["runs/worse.json", "4", "failed"]
@@ -111,7 +111,7 @@ def test_triage_shows_failed_runs_first_with_file_step_and_reason() -> None:
     assert lines[-1] == "next: agentguard diagnose runs/worse.json · agentguard view runs"
 
 
-def test_triage_names_code_and_detector() -> None:
+def test_diagnosis_table_names_code_and_detector() -> None:
     runs = [replace(FAILED, detectors=("exact_loop", "tool_error"))]
     lines = render(RunSelection(), runs).splitlines()
     (cause,) = [line for line in lines if line.startswith("Steps repeated")]
@@ -120,20 +120,20 @@ def test_triage_names_code_and_detector() -> None:
     assert row.split()[-2:] == ["exact_loop", "Again."]
 
 
-def test_triage_with_limit_says_how_many_rows_are_hidden() -> None:
+def test_diagnosis_table_with_limit_says_how_many_rows_are_hidden() -> None:
     text = render(RunSelection(limit=1))
     assert "3 more; --limit sets the number of rows" in text
     assert "undecided.json" not in text
 
 
-def test_triage_of_runs_in_one_file_names_the_runs() -> None:
+def test_diagnosis_table_of_runs_in_one_file_names_the_runs() -> None:
     runs = [replace(run, file="all.jsonl") for run in RUNS]
     text = render(RunSelection(), runs)
     assert "\nworse " in text
     assert "next: agentguard diagnose all.jsonl --run-id worse · agentguard view all.jsonl" in text
 
 
-def test_triage_of_files_with_several_runs_names_id_and_file() -> None:
+def test_diagnosis_table_of_files_with_several_runs_names_id_and_file() -> None:
     runs = [replace(FAILED, file="a.jsonl"), replace(WORSE, file="a.jsonl"), PASSED]
     text = render(RunSelection(), runs)
     assert "\nfailed in a.jsonl " in text
@@ -147,21 +147,21 @@ def test_run_with_the_file_in_its_id_is_named_by_its_own_id() -> None:
     assert run.name == "7 in data/day/a.json.gz"
 
 
-def test_narrow_triage_keeps_the_kind_and_leaves_out_agents() -> None:
+def test_narrow_diagnosis_table_keeps_the_kind_and_leaves_out_agents() -> None:
     console = Console(file=io.StringIO(), width=80)
-    render_triage(console, RUNS, RunSelection())
+    render_diagnosis_table(console, RUNS, RunSelection())
     assert isinstance(console.file, io.StringIO)
     (row,) = [line for line in console.file.getvalue().splitlines() if line.startswith("runs/worse.json  ")]
     assert row.split() == ["runs/worse.json", "failed", "0.90", "step", "1", "Steps", "repeated"]
 
 
-def test_triage_names_the_number_of_further_causes() -> None:
+def test_diagnosis_table_names_the_number_of_further_causes() -> None:
     codes = ("mast:premature_termination", LOOP, *(f"own:cause_{number}" for number in range(5)))
     runs = [replace(FAILED, run_id=code, codes=(code,)) for code in codes]
     assert "2 more causes; --group-by cause shows all" in render(RunSelection(), runs)
 
 
-def test_triage_by_group_shows_one_row_a_group() -> None:
+def test_diagnosis_table_by_group_shows_one_row_a_group() -> None:
     rows = render(RunSelection(group_by=GroupKey.CAUSE)).splitlines()
     assert any(row.split()[:4] == ["Steps", "repeated", "2", "2"] for row in rows)
     assert any(row.startswith("no evidence") for row in rows)

@@ -7,7 +7,7 @@ from agentguard.detect.cards import DetectorCard, DetectorMeasurement, load_card
 from agentguard.detect.rules import BUILTIN_DETECTORS
 from agentguard.trajectory.model import Annotation, Record
 from tests.unit.detect.builders import call, run, said
-from tools.detector_cards import END, START, measure_dataset, render_cards
+from tools.measure_detectors import END, START, measure_dataset, render_cards
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "detector-measurements.md"
 ROW = DetectorMeasurement(

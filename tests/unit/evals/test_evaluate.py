@@ -9,9 +9,9 @@ import pytest
 import agentguard
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, EvaluationError, UnknownPlugin
-from agentguard.evals.baselines import BASELINES
 from agentguard.evals.datasets.dataset import Dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare, evaluate
+from agentguard.evals.methods import BASELINES
 from agentguard.evals.result import Setting
 from agentguard.localize.base import Diagnosis
 from agentguard.trajectory.model import GOLD_ANSWER, Trajectory

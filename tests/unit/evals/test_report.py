@@ -11,7 +11,7 @@ from agentguard.evals.datasets.dataset import Dataset
 from agentguard.evals.evaluate import EvaluationPlan, compare
 from agentguard.evals.report import render_report, write_report
 from agentguard.evals.report.breakdown import measure_by_length, measure_by_position, summarize_runs
-from agentguard.evals.report.svg import IntervalRow, render_bars, render_curve, render_intervals
+from agentguard.html_report.plots import IntervalRow, render_bars, render_curve, render_intervals
 from tests.unit.evals.cases import Remembers, Says, record, records
 
 HOSTILE = "</td></table><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"

@@ -62,7 +62,7 @@ def test_methods_and_baselines_are_found_by_name(path: Path) -> None:
 
 
 def test_evaluated_baseline_is_both_method_and_baseline(tmp_path: Path) -> None:
-    from agentguard.evals.baselines import resolve_method
+    from agentguard.evals.methods import resolve_method
 
     results = compare(records(), [resolve_method("two_line")], plan=PLAN)
     sheet = read_result_file(write_result_file(tmp_path / "one.json", results, plan=PLAN))

@@ -12,7 +12,7 @@ import orjson
 
 from agentguard.detect.tool_names import is_write_tool
 from agentguard.evals.inject.edits.base import BaseEdit, RewrittenRun, TailHandling
-from agentguard.evals.inject.edits.messages import RefusalReason, format_refusal
+from agentguard.evals.inject.edits.failure_messages import RefusalReason, format_refusal
 from agentguard.evals.inject.edits.propagation import (
     ValueSwap,
     keep_or_truncate,

@@ -7,7 +7,7 @@ import re
 
 from agentguard.detect.tool_names import is_write_tool
 from agentguard.evals.inject.edits.base import BaseEdit, RewrittenRun, TailHandling
-from agentguard.evals.inject.edits.messages import format_done_claim
+from agentguard.evals.inject.edits.failure_messages import format_done_claim
 from agentguard.evals.inject.edits.run_editor import RunEditor, build_message_turn
 from agentguard.evals.inject.edits.run_index import RunIndex
 from agentguard.trajectory.model import Source

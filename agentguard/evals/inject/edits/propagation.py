@@ -25,7 +25,7 @@ import orjson
 
 from agentguard.detect.tool_names import is_write_tool
 from agentguard.evals.inject.edits.base import TailHandling
-from agentguard.evals.inject.edits.messages import (
+from agentguard.evals.inject.edits.failure_messages import (
     RefusalReason,
     format_giving_up,
     format_refusal,

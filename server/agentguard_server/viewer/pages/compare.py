@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import EvaluationError
 from agentguard.evals.comparison import CorrectSide, Criterion, EvaluationComparison, compare_evaluations
-from agentguard.evals.report.html import format_percent
+from agentguard.html_report.page import format_percent
 from agentguard_server.viewer.data.evaluation_files import MethodSelection
 from agentguard_server.viewer.pages.evals import find_stored_cases, get_evaluation_files
 from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate

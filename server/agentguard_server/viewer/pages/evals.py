@@ -13,9 +13,9 @@ from starlette.routing import BaseRoute, Route
 
 from agentguard.evals.report import describe_setup, render_method, render_overall
 from agentguard.evals.report.breakdown import BreakdownRow, summarize_runs
-from agentguard.evals.report.html import format_percent, read_parts_style
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
+from agentguard.html_report.page import format_percent, read_parts_style
 from agentguard.store.read.statistics import get_run_lengths
 from agentguard_server.viewer.data.evaluation_files import EvaluationFile, EvaluationFiles, MethodSelection
 from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate

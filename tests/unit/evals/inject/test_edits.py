@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentguard.errors import InputError
 from agentguard.evals.inject.edits.base import RewrittenRun, TailHandling, get_edit_registry
-from agentguard.evals.inject.rewriter import apply_edit
+from agentguard.evals.inject.error_injection import apply_edit
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats.base import formats

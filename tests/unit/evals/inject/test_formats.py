@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentguard.evals.inject.edits.base import get_edit_registry
-from agentguard.evals.inject.rewriter import RewritePlan, parse_rates, rewrite_record
+from agentguard.evals.inject.error_injection import RewritePlan, parse_rates, rewrite_record
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record, Trajectory

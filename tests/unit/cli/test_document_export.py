@@ -11,7 +11,7 @@ from agentguard_server.viewer.export import HTML
 from typer.testing import CliRunner, Result
 
 from agentguard.cli.app import build_app
-from agentguard.cli.exporters import exporter_registry
+from agentguard.cli.document_export import exporter_registry
 from agentguard.store import Store
 from tests import viewer_runs
 

@@ -12,8 +12,7 @@ from agentguard.errors import InputError, UnknownPlugin
 from agentguard.evals.inject.edits.base import RewrittenRun, TailHandling, get_edit_registry
 from agentguard.evals.inject.edits.run_editor import RunEditor
 from agentguard.evals.inject.edits.run_index import build_run_index
-from agentguard.evals.inject.rates import NATURAL_RATES, parse_rates
-from agentguard.evals.inject.rewriter import (
+from agentguard.evals.inject.error_injection import (
     RewritePlan,
     apply_edit,
     compute_fingerprint,
@@ -21,6 +20,7 @@ from agentguard.evals.inject.rewriter import (
     rewrite_record,
     rewrite_records,
 )
+from agentguard.evals.inject.rates import NATURAL_RATES, parse_rates
 from agentguard.evals.splits import list_groups
 from agentguard.trajectory.model import Branch, Record, RootCause, Trajectory
 from tests.data import shared_data

@@ -1,6 +1,6 @@
 """Measure the built-in detectors on labelled runs; write cards and table of docs/detector-measurements.md.
 
-    python tools/detector_cards.py NAME=PATH[,PATH...] ...
+    python tools/measure_detectors.py NAME=PATH[,PATH...] ...
 
 Each argument names a data set and its files or folders. A run counts as failed or passed by its label; a run
 with a labelled root cause failed. Writes agentguard/detect/cards.json and the table between the markers.

@@ -1,4 +1,4 @@
-"""Output of ``agentguard diagnose``: full diagnoses, triage of many runs, JSON lines, or a report for CI."""
+"""Output of ``agentguard diagnose``: full diagnoses, a table of many runs, JSON lines, or a report for CI."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from agentguard.cli.ci_reports import OutputFormat, write_report
-from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
+from agentguard.cli.diagnosis_table import render_diagnosis_table
+from agentguard.cli.diagnosis_text import DiagnosisView, render_diagnosis
 from agentguard.cli.json_output import print_json
 from agentguard.cli.run_summary import RunSelection, RunSummary, mark_shared_files
 from agentguard.cli.terminal_text import build_console
-from agentguard.cli.triage import render_triage
 from agentguard.localize.base import Diagnosis
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Trajectory
@@ -78,7 +78,7 @@ class DiagnosisPrinter:
             if len(runs) > 1:
                 if self.is_full or len(runs) <= _MAX_FULL_RUNS:
                     console.print()
-                render_triage(console, runs, self.selection, store=self.store)
+                render_diagnosis_table(console, runs, self.selection, store=self.store)
 
     def _iter_full_diagnoses(
         self, results: DiagnosisResults, runs: list[RunSummary]

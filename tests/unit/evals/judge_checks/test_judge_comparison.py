@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
 from agentguard.errors import ConfigError
+from agentguard.evals.judge_checks.judge_comparison import JudgeAnswers, compare_judges, load_answers
 from agentguard.evals.judge_checks.reference_cases import build_reference_runs, build_safety_cases
-from agentguard.evals.judge_checks.regression import JudgeAnswers, compare_judges, load_answers
 from agentguard.judge.response_safety import SafetyTier, describe_tier
 from tests.unit.evals.judge_checks.test_capability import knowing
 from tests.unit.judge.chat_server import Prefer, Script, closed_port, serving

@@ -33,7 +33,7 @@ _MIN_AGENT_WIDTH: Final = 100  # the same, for the numbers of steps, the agents 
 _MIN_CODE_WIDTH: Final = 160  # the same, for the codes, and for the detector of each run
 
 
-def render_triage(
+def render_diagnosis_table(
     console: Console, runs: Sequence[RunSummary], selection: RunSelection, *, store: str = ""
 ) -> None:
     """Print the counts, the most frequent causes, one row a run or group, and the next commands.

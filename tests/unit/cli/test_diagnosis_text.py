@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from agentguard.cli.diagnosis_output import DiagnosisView, render_diagnosis
+from agentguard.cli.diagnosis_text import DiagnosisView, render_diagnosis
 from agentguard.cli.run_summary import RunSummary
 from agentguard.detect.base import Finding
 from agentguard.localize.base import Diagnosis, Hypothesis

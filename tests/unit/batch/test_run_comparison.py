@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from agentguard.batch import InputOptions, comparison
-from agentguard.batch.output import BatchOutput
+from agentguard.batch import InputOptions
+from agentguard.batch import run_comparison as batch_comparison
+from agentguard.batch.output_folder import BatchOutput
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.localize import run_comparison
@@ -70,7 +71,7 @@ def select_compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_batch_job_compares_runs_as_in_memory(
     runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_chunk: int, max_compared: int
 ) -> None:
-    for module in (comparison, run_comparison):
+    for module in (batch_comparison, run_comparison):
         monkeypatch.setattr(module, "MAX_COMPARED_RUNS", max_compared)
     job = start(
         [write_lines(tmp_path / "a.jsonl", runs)],

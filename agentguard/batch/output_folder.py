@@ -5,7 +5,7 @@
   and doubles no row.
 - A part of a chunk with retryable failures ends with ``.retry.parquet``. The next job processes that chunk
   again and replaces the part.
-- The comparison of runs replaces parts in the same way; see `agentguard.batch.comparison`.
+- The comparison of runs replaces parts in the same way; see `agentguard.batch.run_comparison`.
 - A part of an earlier version of a chunk is removed after the new part is written.
 - ``manifest.json`` has the fingerprint of all that changes results. A job with another fingerprint is
   refused.

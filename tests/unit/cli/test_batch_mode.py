@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from agentguard.batch import JobSummary
 from agentguard.cli.app import build_app
-from agentguard.cli.batch_command import format_progress
+from agentguard.cli.batch_mode import format_progress
 
 RUN = {"messages": [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Two."}]}
 

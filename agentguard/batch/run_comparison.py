@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from agentguard.batch.operation import PartRevision
-from agentguard.batch.output import BatchOutput
+from agentguard.batch.output_folder import BatchOutput
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis
 from agentguard.localize.run_comparison import MAX_COMPARED_RUNS, RunComparator, list_comparable_runs
 from agentguard.trajectory.grouping import AgentTraits

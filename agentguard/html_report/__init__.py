@@ -1,0 +1,1 @@
+"""HTML report: one file with tables and plots, without script, font or network access."""
