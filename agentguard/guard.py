@@ -26,7 +26,8 @@ from agentguard.recover.effect_store import EffectStore, SqlEffectStore
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, Reconcile, ToolEffect, Undo
-from agentguard.runtime.components import (
+from agentguard.runtime.error_schema_feedback import SchemaFeedback, build_schema_feedback
+from agentguard.runtime.guard_components import (
     REPLACEABLE_COMPONENTS,
     DetectorOptions,
     GuardComponents,
@@ -53,7 +54,6 @@ from agentguard.runtime.resumption import (
     start_stored_run,
 )
 from agentguard.runtime.run_diagnosis import RunDiagnosis
-from agentguard.runtime.schema_feedback import SchemaFeedback, build_schema_feedback
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import RecoveryObserver, RunEndObserver, SessionConfig
 from agentguard.trajectory.costs import price_run
@@ -93,10 +93,10 @@ class Guard(IntegrationMethods):
         schemata: schemata of earlier failures, which support diagnoses and recoveries and are updated by the
             outcomes of recoveries. None uses those of ``store``, if there is one; True also uses those of the
             default store, if it exists, else memory; False uses none. It may also be a schema file, a
-            database, or a `agentguard.runtime.schema_feedback.SchemaFeedback`.
+            database, or a `agentguard.runtime.error_schema_feedback.SchemaFeedback`.
         live_judge: judge that classifies new steps while the agent runs.
         tool_timeout_s: seconds after which the guard interrupts a tool, unless its declaration has another
-            timeout; None for no limit. See `agentguard.runtime.tool_timer`.
+            timeout; None for no limit. See `agentguard.runtime.tool_timeout`.
 
     Raises:
         ConfigError: an option of a detector or a strategy is wrong, or the localizer is not fitted.

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from agentguard.chaos.causality import (
     FaultProbe,
 )
-from agentguard.chaos.causality.workload import WorkloadFunction
+from agentguard.chaos.causality.workload_run import WorkloadFunction
 
 DURATION_S = 40.0
 SERVICE_S = 0.2

@@ -17,8 +17,8 @@ from typing import Any
 from agentguard import Guard
 from agentguard.chaos.agent_execution import virtual_time
 from agentguard.chaos.causality import FaultProbe, StitchingCampaign, search_cycles
-from agentguard.chaos.causality.report import describe_reproducer
-from agentguard.chaos.causality.workload import WorkloadFunction
+from agentguard.chaos.causality.stitching_report import describe_reproducer
+from agentguard.chaos.causality.workload_run import WorkloadFunction
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.testing.virtual_clock import VirtualClock
 from agentguard.trajectory.model import Trajectory

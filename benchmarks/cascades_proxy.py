@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentguard.chaos.causality import FaultProbe, StitchingCampaign, search_cycles
-from agentguard.chaos.causality.report import describe_reproducer
-from agentguard.chaos.causality.workload import WorkloadFunction
+from agentguard.chaos.causality.stitching_report import describe_reproducer
+from agentguard.chaos.causality.workload_run import WorkloadFunction
 from agentguard.errors import DeadlineExceeded, ResilienceError
 from agentguard.options import Options
 from agentguard.resilience import (

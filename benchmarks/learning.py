@@ -31,7 +31,7 @@ from recovery_scripted import Scripted
 
 from agentguard.evals.statistics import mcnemar_p_value, wilson_interval
 from agentguard.guard import Guard
-from agentguard.runtime.schema_feedback import SchemaFeedback
+from agentguard.runtime.error_schema_feedback import SchemaFeedback
 from agentguard.schemata.live_cache import SchemaCache
 from agentguard.schemata.model import SchemaStatus
 

@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 
 from agentguard.store import Store
+from agentguard.store.db.database_address import resolve_address
 from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, build_engine
 from agentguard.store.db.migration import ensure_tables
 from agentguard.store.db.row_mapping import to_parameters
 from agentguard.store.db.rows import EffectRow, StepRow
 from agentguard.store.db.tables import TABLE_MAPPINGS
-from agentguard.store.db.url import resolve_address
 from agentguard.store.trajectory_mapping import build_step_row
 from agentguard.store.write.batch import _build_upsert
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall

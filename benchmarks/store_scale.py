@@ -29,12 +29,12 @@ from sqlalchemy import Connection, Table, create_engine, text
 import agentguard
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
+from agentguard.store.db.database_address import resolve_address
 from agentguard.store.db.run_summary import SORT_COLUMNS, RunSort, RunSummaryFilter, VerdictFilter
 from agentguard.store.db.tables import DIAGNOSES, FINDINGS, OVERVIEWS, RUNS, STEPS
-from agentguard.store.db.url import resolve_address
+from agentguard.store.read.failure_statistics import count_failures_over_time, group_failures_by_code
 from agentguard.store.read.pagination import Page
-from agentguard.store.read.run_summaries import refresh_summaries
-from agentguard.store.read.statistics import count_failures_over_time, group_failures_by_code
+from agentguard.store.read.summary_queries import refresh_summaries
 from benchmarks.diagnose import synthetic_run
 from tests.postgres import Postgres, programs
 

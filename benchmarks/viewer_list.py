@@ -193,7 +193,7 @@ def measure(url: str | Path, runs: int, *, peer: bool) -> dict[str, object]:
 
 def late(store: Store) -> object:
     """Request a page near the end, by the key of the row before it."""
-    from agentguard.store.read.run_summaries import _encode_cursor
+    from agentguard.store.read.summary_queries import _encode_cursor
 
     return store.list_run_summaries(
         page=Page(limit=50, after=_encode_cursor(RunSort(), BEGAN + 17.0 * 1000, "run-0001000"))

@@ -22,8 +22,8 @@ from agentguard.evals.scoring import Case
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.actions import RecoveryAction
-from agentguard.recover.persistence import to_recovery_row
 from agentguard.recover.plan import Recovery, RecoveryPlan
+from agentguard.recover.recovery_rows import to_recovery_row
 from agentguard.schemata.model import ErrorSchema
 from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store

@@ -8,6 +8,13 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.chaos.campaign import Campaign as Campaign
+    from agentguard.chaos.campaign_report import CampaignReport as CampaignReport
+    from agentguard.chaos.campaign_report import build_campaign_report as build_campaign_report
+    from agentguard.chaos.campaign_report import render_campaign_parts as render_campaign_parts
+    from agentguard.chaos.campaign_report import render_campaign_report as render_campaign_report
+    from agentguard.chaos.campaign_reproducer import CampaignReproducer as CampaignReproducer
+    from agentguard.chaos.campaign_reproducer import select_runs as select_runs
+    from agentguard.chaos.campaign_reproducer import shrink_runs as shrink_runs
     from agentguard.chaos.campaign_runner import CAMPAIGNS_FOLDER as CAMPAIGNS_FOLDER
     from agentguard.chaos.campaign_runner import CampaignResult as CampaignResult
     from agentguard.chaos.campaign_runner import CampaignRunner as CampaignRunner
@@ -18,33 +25,26 @@ if TYPE_CHECKING:
     from agentguard.chaos.experiment import ExperimentResult as ExperimentResult
     from agentguard.chaos.experiment import ExperimentRunner as ExperimentRunner
     from agentguard.chaos.injection import InjectionBinding as InjectionBinding
-    from agentguard.chaos.report import CampaignReport as CampaignReport
-    from agentguard.chaos.report import build_campaign_report as build_campaign_report
-    from agentguard.chaos.report import render_campaign_parts as render_campaign_parts
-    from agentguard.chaos.report import render_campaign_report as render_campaign_report
-    from agentguard.chaos.reproduction import CampaignReproducer as CampaignReproducer
-    from agentguard.chaos.reproduction import select_runs as select_runs
-    from agentguard.chaos.reproduction import shrink_runs as shrink_runs
 
 _EXPORTS = {
     "CAMPAIGNS_FOLDER": "agentguard.chaos.campaign_runner",
     "Campaign": "agentguard.chaos.campaign",
-    "CampaignReport": "agentguard.chaos.report",
-    "CampaignReproducer": "agentguard.chaos.reproduction",
+    "CampaignReport": "agentguard.chaos.campaign_report",
+    "CampaignReproducer": "agentguard.chaos.campaign_reproducer",
     "CampaignResult": "agentguard.chaos.campaign_runner",
     "CampaignRunner": "agentguard.chaos.campaign_runner",
     "ExperimentOutcome": "agentguard.chaos.experiment",
     "ExperimentResult": "agentguard.chaos.experiment",
     "ExperimentRunner": "agentguard.chaos.experiment",
     "InjectionBinding": "agentguard.chaos.injection",
-    "build_campaign_report": "agentguard.chaos.report",
+    "build_campaign_report": "agentguard.chaos.campaign_report",
     "find_campaign_folders": "agentguard.chaos.campaign_runner",
     "is_campaign_folder": "agentguard.chaos.campaign_runner",
     "read_campaign_result": "agentguard.chaos.campaign_runner",
-    "render_campaign_parts": "agentguard.chaos.report",
-    "render_campaign_report": "agentguard.chaos.report",
-    "select_runs": "agentguard.chaos.reproduction",
-    "shrink_runs": "agentguard.chaos.reproduction",
+    "render_campaign_parts": "agentguard.chaos.campaign_report",
+    "render_campaign_report": "agentguard.chaos.campaign_report",
+    "select_runs": "agentguard.chaos.campaign_reproducer",
+    "shrink_runs": "agentguard.chaos.campaign_reproducer",
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

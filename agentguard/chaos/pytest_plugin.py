@@ -17,7 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from agentguard.bundles.call_binding import RecordableAgent
-    from agentguard.chaos.report import CampaignReport
+    from agentguard.chaos.campaign_report import CampaignReport
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,8 +36,8 @@ def chaos(request: pytest.FixtureRequest) -> Callable[[RecordableAgent], Campaig
     """
     # A plug-in is imported in each pytest run, so it imports agentguard only if a test uses the fixture.
     from agentguard.chaos.campaign import Campaign
+    from agentguard.chaos.campaign_report import build_campaign_report
     from agentguard.chaos.campaign_runner import CampaignRunner
-    from agentguard.chaos.report import build_campaign_report
 
     marker = request.node.get_closest_marker("chaos")
     options: dict[str, Any] = dict(marker.kwargs) if marker is not None else {}

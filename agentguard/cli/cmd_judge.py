@@ -41,7 +41,7 @@ def calibrate(
     from agentguard.localize.human_labels import iter_run_labels
     from agentguard.localize.recalibration import fit_recalibrations
     from agentguard.store import Store
-    from agentguard.store.db.url import resolve_address
+    from agentguard.store.db.database_address import resolve_address
 
     address = resolve_address(url)
     if address.path is not None and not address.path.exists():

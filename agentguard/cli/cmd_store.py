@@ -17,7 +17,7 @@ from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentguard.store.read.storage_stats import StoreStats
+    from agentguard.store.read.store_stats import StoreStats
     from agentguard.store.write.retention import DeletionResult
 
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only rows of this tenant.")]

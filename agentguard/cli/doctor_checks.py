@@ -180,8 +180,8 @@ def check_store(context: CheckContext) -> Iterator[CheckResult]:
             remedy="to use it: pip install 'agentguard[store]'",
         )  # fmt: skip
         return
-    from agentguard.store.db.url import resolve_address
-    from agentguard.store.location import ENVIRONMENT_VARIABLE
+    from agentguard.store.db.database_address import resolve_address
+    from agentguard.store.default_location import ENVIRONMENT_VARIABLE
 
     try:
         address = resolve_address(context.store)
@@ -205,8 +205,8 @@ def check_store(context: CheckContext) -> Iterator[CheckResult]:
 def check_store_access(url: str | None) -> CheckResult:
     """Check that a store can be opened. A missing store is not created."""
     from agentguard.errors import StoreVersion
+    from agentguard.store.db.database_address import resolve_address
     from agentguard.store.db.migration import REVISIONS
-    from agentguard.store.db.url import resolve_address
     from agentguard.store.options import StoreOptions
     from agentguard.store.store import Store
 

@@ -18,7 +18,7 @@ from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
     from agentguard.store import Store
-    from agentguard.store.run_versions import RunVersions
+    from agentguard.store.run_id_assignment import RunIdAssigner
 
 StoreUrl = Annotated[
     str | None,
@@ -101,7 +101,7 @@ class StoreImport:
         """Address of the store without its password; empty without a store."""
         if self._url is None or "://" not in self._url:
             return self._url or ""
-        from agentguard.store.db.url import resolve_address
+        from agentguard.store.db.database_address import resolve_address
 
         return str(resolve_address(self._url))
 
@@ -121,10 +121,10 @@ class StoreImport:
                 yield diagnose_runs(runs)
             return
         from agentguard.store import Store
-        from agentguard.store.run_versions import RunVersions
+        from agentguard.store.run_id_assignment import RunIdAssigner
 
         with Store.open(self._url) as store, guard.override(store=store), keep_verdicts(store):
-            versions = RunVersions(store)
+            versions = RunIdAssigner(store)
             selected = self._skip_stored(runs, store, versions) if self._only_new else runs
             yield self._write_results(diagnose_runs(selected), store, versions)
             flush_store(store)
@@ -138,7 +138,7 @@ class StoreImport:
         typer.echo(f"stored in {self.address}: {format_count(self.stored, 'run')}", err=True)
 
     def _skip_stored(
-        self, runs: Iterator[Trajectory], store: Store, versions: RunVersions
+        self, runs: Iterator[Trajectory], store: Store, versions: RunIdAssigner
     ) -> Iterator[Trajectory]:
         for run in runs:
             stored_id = versions.find_equal(run, self._files.get(run.id))
@@ -148,7 +148,7 @@ class StoreImport:
                 yield run
 
     def _write_results(
-        self, results: DiagnosisResults, store: Store, versions: RunVersions
+        self, results: DiagnosisResults, store: Store, versions: RunIdAssigner
     ) -> DiagnosisResults:
         from agentguard.localize.serialization import build_diagnosis_rows
 
@@ -197,7 +197,7 @@ def keep_verdicts(store: Store | None, tenant: str = "") -> Iterator[None]:
 def open_verdict_store(url: str | None) -> Iterator[None]:
     """Keep the answers of judges in the store; without an address, in the default store if it exists."""
     from agentguard.store import Store
-    from agentguard.store.db.url import resolve_address
+    from agentguard.store.db.database_address import resolve_address
 
     path = resolve_address(url).path
     if url is None and path is not None and not path.exists():
@@ -220,7 +220,7 @@ def flush_store(store: Store) -> None:
 def open_store(url: str | None, *, new: bool = False) -> Store:
     """Open the store. Raises StoreError if it does not exist, unless ``new`` creates it."""
     from agentguard.store import Store
-    from agentguard.store.db.url import resolve_address
+    from agentguard.store.db.database_address import resolve_address
 
     address = resolve_address(url)
     if not new and address.path is not None and not address.path.exists():

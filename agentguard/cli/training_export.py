@@ -16,7 +16,7 @@ import typer
 
 from agentguard.cli.run_input import Redaction
 from agentguard.errors import ConfigError
-from agentguard.recover.acceptance.persistence import parse_attempt
+from agentguard.recover.acceptance.acceptance_record import parse_attempt
 from agentguard.store.db.rows import AcceptanceRow, compute_digest
 from agentguard.store.read.pagination import Page
 from agentguard.trajectory._safe_json import dumps

@@ -105,7 +105,7 @@ def merge_run_labels(
     judgements: Iterable[JudgementRow], diagnoses: Sequence[DiagnosisRow]
 ) -> RunLabel | None:
     """Combine the judgements of one run; return None if none of them is about a diagnosis."""
-    from agentguard.store.write.summary_updates import select_current_judgements
+    from agentguard.store.write.summary_aggregation import select_current_judgements
 
     row_of_id = {row.id: row for row in diagnoses}
     labels: list[HumanLabel] = []

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agentguard.recover.acceptance.acceptance_test import AcceptanceTest as AcceptanceTest
     from agentguard.recover.acceptance.acceptance_test import AcceptanceVerdict as AcceptanceVerdict
     from agentguard.recover.acceptance.acceptance_test import RuleCheck as RuleCheck
+    from agentguard.recover.acceptance.answer_sources import AnswerSources as AnswerSources
     from agentguard.recover.acceptance.base import AcceptanceEvaluator as AcceptanceEvaluator
     from agentguard.recover.acceptance.base import AcceptanceFunction as AcceptanceFunction
     from agentguard.recover.acceptance.base import AcceptanceRule as AcceptanceRule
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from agentguard.recover.acceptance.rules import SchemaRule as SchemaRule
     from agentguard.recover.acceptance.rules import TaskValueRule as TaskValueRule
     from agentguard.recover.acceptance.rules import TextRule as TextRule
-    from agentguard.recover.acceptance.sources import AnswerSources as AnswerSources
     from agentguard.recover.actions import Compensate as Compensate
     from agentguard.recover.actions import DisableTools as DisableTools
     from agentguard.recover.actions import Escalate as Escalate
@@ -60,7 +60,7 @@ _EXPORTS = {
     "AcceptanceRule": "agentguard.recover.acceptance.base",
     "AcceptanceTest": "agentguard.recover.acceptance.acceptance_test",
     "AcceptanceVerdict": "agentguard.recover.acceptance.acceptance_test",
-    "AnswerSources": "agentguard.recover.acceptance.sources",
+    "AnswerSources": "agentguard.recover.acceptance.answer_sources",
     "BaseRule": "agentguard.recover.acceptance.base",
     "BaseStrategy": "agentguard.recover.strategy",
     "Capabilities": "agentguard.recover.capabilities",

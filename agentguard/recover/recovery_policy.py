@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.escalation_planner import EscalationPlanner
 from agentguard.recover.outcome_verification import OutcomeVerification
 from agentguard.recover.plan import REPEATED_CALL_TRIGGER
-from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, EscalationLevel, SelectiveRedundancy
 from agentguard.recover.strategy import RecoveryStrategy, adapt_strategy, strategies
 
@@ -62,7 +62,7 @@ class RecoveryPolicy:
     on_guard_error: Literal["fail_open", "fail_closed"] = "fail_open"
     redundancy: SelectiveRedundancy | None = None
 
-    def build_planner(self) -> RecoveryPlanner:
+    def build_planner(self) -> EscalationPlanner:
         """Build the planner with its strategies. Raises ConfigError or UnknownPlugin if one is wrong."""
         if not 0 < self.threshold <= 1:
             raise ConfigError(f"recover: threshold is {self.threshold}, expected a number in (0, 1]")
@@ -81,7 +81,7 @@ class RecoveryPolicy:
             own[REDUNDANCY_TRIGGER] = build_escalation(
                 self.redundancy.list_levels(), trigger=REDUNDANCY_TRIGGER
             )
-        return RecoveryPlanner(
+        return EscalationPlanner(
             build_escalation(self.on_fail, trigger="all detectors"), own, max_hypotheses=self.max_hypotheses
         )
 

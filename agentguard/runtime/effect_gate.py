@@ -17,8 +17,8 @@ from agentguard.runtime.duplicate_calls import (
     build_repetition_finding,
     find_duplicate_call,
     find_repeated_call,
+    requests_equal_calls,
 )
-from agentguard.runtime.requested_counts import requests_equal_calls
 from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Source, Step, ToolCall
 

@@ -14,11 +14,11 @@ from agentguard.errors import RecoveryError
 from agentguard.recover.actions import Escalate, Reject, Repair, SendMessage, Stop
 from agentguard.recover.agent_messages import format_repaired_call
 from agentguard.recover.call_repair import apply_repairs, describe_repair, diff_calls
+from agentguard.recover.escalation_planner import compute_plan_cost
 from agentguard.recover.plan import RecoveryPlan, RecoveryTier
-from agentguard.recover.planner import compute_plan_cost
 from agentguard.recover.recovery_policy import EFFECT_TRIGGER
 from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, build_redundancy_finding
-from agentguard.recover.voting import VoteCandidate, VoteTally, count_votes
+from agentguard.recover.vote_tally import VoteCandidate, VoteTally, count_votes
 from agentguard.runtime.effect_gate import EffectGate, TurnApprovals
 from agentguard.runtime.live_diagnosis import build_live_diagnosis, select_plan, to_hypothesis
 from agentguard.runtime.run_state import RunState

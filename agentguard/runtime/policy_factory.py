@@ -20,7 +20,7 @@ from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.outcome_verification import OutcomeVerification
 from agentguard.recover.recovery_policy import DEFAULT_ESCALATION, RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from agentguard.runtime.components import build_localizer
+from agentguard.runtime.guard_components import build_localizer
 from agentguard.runtime.live_judge import (
     OUTCOME_MODEL_TRIGGER,
     LiveJudge,
@@ -30,7 +30,7 @@ from agentguard.runtime.live_judge import (
 if TYPE_CHECKING:
     from agentguard.judge.base import Judge
     from agentguard.recover.acceptance.acceptance_test import AcceptanceTest
-    from agentguard.runtime.schema_feedback import SchemaFeedback
+    from agentguard.runtime.error_schema_feedback import SchemaFeedback
     from agentguard.store.store import Store
 
 
@@ -99,8 +99,8 @@ def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest
 
     rules: list[AcceptanceRule] = list(build_rules(given.rules))
     if given.question is not None and judge is not None and policy.judge is not None:
+        from agentguard.recover.acceptance.answer_sources import AnswerSources
         from agentguard.recover.acceptance.llm_rule import LlmRule
-        from agentguard.recover.acceptance.sources import AnswerSources
 
         question, second = given.question, _build_second_judge(policy)
         has_sources = question.source_tools or question.source_files

@@ -21,10 +21,10 @@ from agentguard.errors import FormatError
 from agentguard.recover.actions import DisableTools, Restart, SendMessage, Stop
 from agentguard.recover.agent_messages import format_interruption
 from agentguard.recover.budget import BudgetUsage
+from agentguard.recover.escalation_planner import compute_plan_cost
 from agentguard.recover.outcome_verification import get_resume_step
-from agentguard.recover.persistence import decode_recovery
 from agentguard.recover.plan import Recovery, RecoveryTier
-from agentguard.recover.planner import compute_plan_cost
+from agentguard.recover.recovery_rows import decode_recovery
 from agentguard.runtime.session import Session
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Step, Trajectory

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DiagnosisAnnotator(Protocol):
-    """Protocol of `agentguard.runtime.schema_feedback.SchemaFeedback.annotate_diagnosis`."""
+    """Protocol of `agentguard.runtime.error_schema_feedback.SchemaFeedback.annotate_diagnosis`."""
 
     def __call__(
         self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool

@@ -22,7 +22,7 @@ from agentguard.runtime.live_diagnosis import (
     to_hypothesis,
 )
 from agentguard.runtime.pending_turn import PendingTurn
-from agentguard.runtime.plan_execution import apply_plan
+from agentguard.runtime.plan_application import apply_plan
 from agentguard.runtime.read_retry import find_read_fault
 from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Source, Step, Trajectory

@@ -1,7 +1,7 @@
 """State of a guarded run: its record, its findings and its recoveries.
 
 `agentguard.runtime.session.Session` adds the events to it. The parts of a session (`PendingTurn`,
-`ReadRetry`, `live_diagnosis`, `run_end`, `plan_execution`) take this state as a parameter and keep no
+`ReadRetry`, `live_diagnosis`, `run_end`, `plan_application`) take this state as a parameter and keep no
 reference to it: with a reference cycle, a finished run would stay in memory until the garbage collector runs.
 
 The caller holds the lock (`RunState.acquire_lock`) around the methods that change the state.
@@ -23,8 +23,8 @@ from agentguard.recover.budget import BudgetAccount
 from agentguard.recover.call_repair import annotate_step
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.escalation_planner import DIAGNOSIS_TRIGGER
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
-from agentguard.recover.planner import DIAGNOSIS_TRIGGER
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.costs import price_step
 from agentguard.trajectory.event_log.recorder import RunRecorder

@@ -38,7 +38,7 @@ from agentguard.recover.tool_effects import AttemptOutcome, Reconcile, classify_
 from agentguard.runtime import run_end
 from agentguard.runtime.live_diagnosis import plan_recovery
 from agentguard.runtime.pending_turn import PendingTurn
-from agentguard.runtime.plan_execution import apply_plan
+from agentguard.runtime.plan_application import apply_plan
 from agentguard.runtime.read_retry import ReadRetry
 from agentguard.runtime.run_state import RunState
 from agentguard.runtime.turn_vote import VoteResult

@@ -16,9 +16,9 @@ from agentguard.judge.response_safety import SafetyAssessment
 from agentguard.localize.base import Localizer
 from agentguard.recover.acceptance.base import AcceptanceEvaluator
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.escalation_planner import EscalationPlanner
 from agentguard.recover.outcome_verification import OutcomeVerification
 from agentguard.recover.plan import Recovery
-from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RepairFunction
 from agentguard.resilience.clock import MONOTONIC
@@ -106,7 +106,7 @@ class SessionConfig:
         prices: price table for the costs of steps that record no cost.
     """
 
-    planner: RecoveryPlanner
+    planner: EscalationPlanner
     build_detector_runner: Callable[[Trajectory], IncrementalRunner]
     localizer: Localizer | None = None
     recovery_budget: RecoveryBudget = field(default_factory=RecoveryBudget)

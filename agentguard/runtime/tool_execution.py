@@ -16,7 +16,7 @@ from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.effect_store import Effect
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
-from agentguard.runtime.tool_timer import alimit_call, limit_call
+from agentguard.runtime.tool_timeout import alimit_call, limit_call
 
 UNKNOWN_OUTCOME_MESSAGE = (
     "[guard] This call was started before, and it is not known whether it took effect. It was not repeated. "

@@ -8,7 +8,7 @@ from agentguard.detect.base import Finding, most_severe
 from agentguard.recover.actions import Sample, SampleVariant
 from agentguard.recover.call_repair import apply_repairs, repair_turn
 from agentguard.recover.plan import RecoveryOutcome, RecoveryPlan
-from agentguard.recover.voting import VoteCandidate, VoteTally
+from agentguard.recover.vote_tally import VoteCandidate, VoteTally
 from agentguard.runtime.effect_gate import SCHEMA_DETECTOR
 from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Step

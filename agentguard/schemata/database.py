@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agentguard._lazy import import_extra
-from agentguard.store.location import find_default_location
+from agentguard.store.default_location import find_default_location
 
 if TYPE_CHECKING:
     from agentguard.schemata.persistence import SqlSchemaStore

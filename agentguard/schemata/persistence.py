@@ -18,10 +18,10 @@ from agentguard.schemata.model import ErrorSchema
 from agentguard.schemata.serialization import decode_schema, encode_schema, read_schemata, write_schemata
 
 if TYPE_CHECKING:
+    from agentguard.store.db.database_address import DatabaseAddress
     from agentguard.store.db.rows import SchemaRow
-    from agentguard.store.db.url import DatabaseAddress
     from agentguard.store.store import Store
-    from agentguard.store.write.schema_update import SchemaVersions
+    from agentguard.store.write.error_schema_update import SchemaVersions
 
 _DELETED_STATUS: Final = "forgotten"
 _URL_PREFIXES: Final = ("sqlite:", "sqlite+", "postgresql:", "postgres:", "postgresql+")
@@ -198,7 +198,8 @@ def resolve_location(schemata: bool | str, store: str | None) -> bool | str:
     """Return the location of a policy's schemata; True becomes the address of the store, if one is given."""
     if schemata is not True or not store:
         return schemata
-    address: DatabaseAddress = import_extra("agentguard.store.db.url", "store").resolve_address(store)
+    addresses = import_extra("agentguard.store.db.database_address", "store")
+    address: DatabaseAddress = addresses.resolve_address(store)
     return address.url.render_as_string(hide_password=False)
 
 
@@ -211,7 +212,7 @@ def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
     """
     if not is_database(location):
         return _sort_by_id(read_schemata(str(location)))
-    address = import_extra("agentguard.store.db.url", "store").resolve_address(location)
+    address = import_extra("agentguard.store.db.database_address", "store").resolve_address(location)
     if address.path is not None and not address.path.exists():
         raise StoreError(f"there is no store {address}: distil some failures first")
     with open_schema_store(location) as keep:

@@ -19,7 +19,7 @@ from agentguard.store.db.row_mapping import sanitize_text, to_row, validate_quer
 from agentguard.store.db.rows import IssueRow, IssueState, compute_digest
 from agentguard.store.db.run_summary import VerdictFilter
 from agentguard.store.db.tables import ISSUES, OVERVIEWS
-from agentguard.store.read.statistics import FailedRun, build_bucket_expression, find_failed_runs
+from agentguard.store.read.failure_statistics import FailedRun, build_bucket_expression, find_failed_runs
 from agentguard.store.store import Store
 from agentguard.store.write.run_counts import DAY_S
 

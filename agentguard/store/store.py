@@ -16,18 +16,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from agentguard.errors import StoreError, StoreTimeout
 from agentguard.store.db import rows as r
 from agentguard.store.db.database import Database
+from agentguard.store.db.database_address import DatabaseAddress, resolve_address
 from agentguard.store.db.engine import build_engine, to_unavailable_error
 from agentguard.store.db.migration import migrate_tables
-from agentguard.store.db.url import DatabaseAddress, resolve_address
 from agentguard.store.options import StoreOptions
 from agentguard.store.read.change_detection import ChangeDetector
 from agentguard.store.read.queries import QueryExecutor, StoreQueries
-from agentguard.store.read.run_summaries import refresh_summaries
+from agentguard.store.read.summary_queries import refresh_summaries
 from agentguard.store.trajectory_mapping import build_run_rows
 from agentguard.store.write.effect_claims import EffectClaims, SettledState, StoredEffectClaim
+from agentguard.store.write.error_schema_update import SchemaTransform, SchemaVersions, update_schemata
 from agentguard.store.write.receipt import WriteReceipt
 from agentguard.store.write.retention import DeletionResult, Retention, RetentionLimits
-from agentguard.store.write.schema_update import SchemaTransform, SchemaVersions, update_schemata
 from agentguard.store.write.search_index import update_search_index
 from agentguard.store.write.writer import StoreWriter, UnitOfWork, WriterHealth
 from agentguard.trajectory.model import Record, Trajectory
@@ -255,7 +255,7 @@ class Store(StoreQueries):
     def update_schemata(
         self, transform: SchemaTransform, *, known_versions: SchemaVersions | None = None, tenant: str = ""
     ) -> SchemaVersions:
-        """Read, transform and write schemata atomically (`agentguard.store.write.schema_update`)."""
+        """Read, transform and write schemata atomically (`agentguard.store.write.error_schema_update`)."""
         return update_schemata(self._database, transform, known_versions=known_versions or {}, tenant=tenant)
 
     # -- deletion

@@ -217,7 +217,7 @@ def classify_sources(sources: list[str], url: str | None) -> ViewSources:
 
 
 def _mask_url(url: str) -> str:
-    from agentguard.store.db.url import resolve_address
+    from agentguard.store.db.database_address import resolve_address
 
     return str(resolve_address(url))
 
@@ -243,7 +243,7 @@ def _is_evaluation(path: Path) -> bool:
 @contextmanager
 def _open_store(sources: ViewSources) -> Iterator[Store]:
     """Open the store to show; for files without a store, open a temporary one and delete it afterwards."""
-    from agentguard.store.db.url import resolve_address
+    from agentguard.store.db.database_address import resolve_address
     from agentguard.store.store import Store
 
     if sources.has_files and sources.store is None:

@@ -24,9 +24,9 @@ from agentguard.recover.actions import (
 )
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectLedger
-from agentguard.recover.persistence import decode_recovery, encode_recovery
+from agentguard.recover.escalation_planner import compute_plan_cost
 from agentguard.recover.plan import Recovery, RecoveryPlan, RecoveryTier
-from agentguard.recover.planner import compute_plan_cost
+from agentguard.recover.recovery_rows import decode_recovery, encode_recovery
 from agentguard.recover.strategy import RecoveryContext, strategies
 from agentguard.trajectory.model import ToolCall
 from tests.unit.recover.situations import TOOLS, run, situation

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
 
-from agentguard.store.db.url import resolve_address
+from agentguard.store.db.database_address import resolve_address
 from agentguard.testing.fake_backend import FaultBackend
 from tests.integration.test_proxy_operation import CALL, READ, bearer, key
 from tests.proxy_server import Proxy, chat, serving, within

@@ -7,53 +7,53 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.chaos.causality.confirmation import ConfirmedCycle as ConfirmedCycle
-    from agentguard.chaos.causality.confirmation import CycleStatus as CycleStatus
-    from agentguard.chaos.causality.cycle_search import StitchingCampaign as StitchingCampaign
-    from agentguard.chaos.causality.cycle_search import StitchingResult as StitchingResult
-    from agentguard.chaos.causality.cycle_search import search_cycles as search_cycles
+    from agentguard.chaos.causality.cycle_confirmation import ConfirmedCycle as ConfirmedCycle
+    from agentguard.chaos.causality.cycle_confirmation import CycleStatus as CycleStatus
     from agentguard.chaos.causality.cycles import CausalCycle as CausalCycle
     from agentguard.chaos.causality.edges import CausalEdge as CausalEdge
-    from agentguard.chaos.causality.probe import FaultInjection as FaultInjection
-    from agentguard.chaos.causality.probe import FaultKind as FaultKind
-    from agentguard.chaos.causality.probe import FaultProbe as FaultProbe
-    from agentguard.chaos.causality.probe import SiteFault as SiteFault
-    from agentguard.chaos.causality.report import StitchingReport as StitchingReport
-    from agentguard.chaos.causality.report import build_stitching_report as build_stitching_report
-    from agentguard.chaos.causality.report import encode_stitching_report as encode_stitching_report
-    from agentguard.chaos.causality.report import find_stitching_folders as find_stitching_folders
-    from agentguard.chaos.causality.report import read_stitching_report as read_stitching_report
-    from agentguard.chaos.causality.report import render_stitching_parts as render_stitching_parts
-    from agentguard.chaos.causality.report import render_stitching_report as render_stitching_report
+    from agentguard.chaos.causality.fault_probe import FaultInjection as FaultInjection
+    from agentguard.chaos.causality.fault_probe import FaultKind as FaultKind
+    from agentguard.chaos.causality.fault_probe import FaultProbe as FaultProbe
+    from agentguard.chaos.causality.fault_probe import SiteFault as SiteFault
     from agentguard.chaos.causality.reproducer_bundle import run_reproducer as run_reproducer
     from agentguard.chaos.causality.reproducer_bundle import (
         write_reproducer_bundle as write_reproducer_bundle,
     )
-    from agentguard.chaos.causality.workload import WorkloadRun as WorkloadRun
-    from agentguard.chaos.causality.workload import run_workload as run_workload
+    from agentguard.chaos.causality.stitching_campaign import StitchingCampaign as StitchingCampaign
+    from agentguard.chaos.causality.stitching_campaign import StitchingResult as StitchingResult
+    from agentguard.chaos.causality.stitching_campaign import search_cycles as search_cycles
+    from agentguard.chaos.causality.stitching_report import StitchingReport as StitchingReport
+    from agentguard.chaos.causality.stitching_report import build_stitching_report as build_stitching_report
+    from agentguard.chaos.causality.stitching_report import encode_stitching_report as encode_stitching_report
+    from agentguard.chaos.causality.stitching_report import find_stitching_folders as find_stitching_folders
+    from agentguard.chaos.causality.stitching_report import read_stitching_report as read_stitching_report
+    from agentguard.chaos.causality.stitching_report import render_stitching_parts as render_stitching_parts
+    from agentguard.chaos.causality.stitching_report import render_stitching_report as render_stitching_report
+    from agentguard.chaos.causality.workload_run import WorkloadRun as WorkloadRun
+    from agentguard.chaos.causality.workload_run import run_workload as run_workload
 
 _EXPORTS = {
     "CausalCycle": "agentguard.chaos.causality.cycles",
     "CausalEdge": "agentguard.chaos.causality.edges",
-    "ConfirmedCycle": "agentguard.chaos.causality.confirmation",
-    "CycleStatus": "agentguard.chaos.causality.confirmation",
-    "FaultKind": "agentguard.chaos.causality.probe",
-    "FaultProbe": "agentguard.chaos.causality.probe",
-    "FaultInjection": "agentguard.chaos.causality.probe",
-    "SiteFault": "agentguard.chaos.causality.probe",
-    "StitchingCampaign": "agentguard.chaos.causality.cycle_search",
-    "StitchingResult": "agentguard.chaos.causality.cycle_search",
-    "WorkloadRun": "agentguard.chaos.causality.workload",
-    "StitchingReport": "agentguard.chaos.causality.report",
-    "find_stitching_folders": "agentguard.chaos.causality.report",
-    "build_stitching_report": "agentguard.chaos.causality.report",
-    "encode_stitching_report": "agentguard.chaos.causality.report",
-    "read_stitching_report": "agentguard.chaos.causality.report",
-    "render_stitching_parts": "agentguard.chaos.causality.report",
-    "render_stitching_report": "agentguard.chaos.causality.report",
+    "ConfirmedCycle": "agentguard.chaos.causality.cycle_confirmation",
+    "CycleStatus": "agentguard.chaos.causality.cycle_confirmation",
+    "FaultKind": "agentguard.chaos.causality.fault_probe",
+    "FaultProbe": "agentguard.chaos.causality.fault_probe",
+    "FaultInjection": "agentguard.chaos.causality.fault_probe",
+    "SiteFault": "agentguard.chaos.causality.fault_probe",
+    "StitchingCampaign": "agentguard.chaos.causality.stitching_campaign",
+    "StitchingResult": "agentguard.chaos.causality.stitching_campaign",
+    "WorkloadRun": "agentguard.chaos.causality.workload_run",
+    "StitchingReport": "agentguard.chaos.causality.stitching_report",
+    "find_stitching_folders": "agentguard.chaos.causality.stitching_report",
+    "build_stitching_report": "agentguard.chaos.causality.stitching_report",
+    "encode_stitching_report": "agentguard.chaos.causality.stitching_report",
+    "read_stitching_report": "agentguard.chaos.causality.stitching_report",
+    "render_stitching_parts": "agentguard.chaos.causality.stitching_report",
+    "render_stitching_report": "agentguard.chaos.causality.stitching_report",
     "run_reproducer": "agentguard.chaos.causality.reproducer_bundle",
-    "run_workload": "agentguard.chaos.causality.workload",
-    "search_cycles": "agentguard.chaos.causality.cycle_search",
+    "run_workload": "agentguard.chaos.causality.workload_run",
+    "search_cycles": "agentguard.chaos.causality.stitching_campaign",
     "write_reproducer_bundle": "agentguard.chaos.causality.reproducer_bundle",
 }
 

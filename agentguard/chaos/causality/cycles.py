@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentguard.chaos.causality.edges import CausalEdge, EffectKind
-from agentguard.chaos.causality.probe import FaultKind, SiteFault
+from agentguard.chaos.causality.fault_probe import FaultKind, SiteFault
 
 BEAM_WIDTH = 1_000
 MAX_DELAYS = 3

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from scipy.stats import ttest_rel
 
-from agentguard.chaos.causality.probe import CallSite, FaultKind, Signature, SiteFault
-from agentguard.chaos.causality.workload import WorkloadRun
+from agentguard.chaos.causality.fault_probe import CallSite, FaultKind, Signature, SiteFault
+from agentguard.chaos.causality.workload_run import WorkloadRun
 
 P_VALUE = 0.1
 """Greatest p-value of a growth in size; the value of CSnake."""

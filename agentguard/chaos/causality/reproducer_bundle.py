@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from agentguard.bundles import CallBinding, record_run
-from agentguard.chaos.causality.confirmation import Reproducer
-from agentguard.chaos.causality.probe import FaultInjection, FaultKind, SiteFault
-from agentguard.chaos.causality.workload import run_workload
+from agentguard.chaos.causality.cycle_confirmation import Reproducer
+from agentguard.chaos.causality.fault_probe import FaultInjection, FaultKind, SiteFault
+from agentguard.chaos.causality.workload_run import run_workload
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.plugins import import_function

@@ -18,7 +18,7 @@ from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_read_retry
-from agentguard.runtime.tool_timer import ToolTimeout, alimit_call, limit_call
+from agentguard.runtime.tool_timeout import ToolTimeout, alimit_call, limit_call
 
 
 class ToolClaims:

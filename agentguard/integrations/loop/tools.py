@@ -11,7 +11,7 @@ from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.recover.effect_ledger import EffectClaim
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import arun_tool, run_tool, to_result_text
-from agentguard.runtime.tool_timer import ToolTimeout
+from agentguard.runtime.tool_timeout import ToolTimeout
 from agentguard.trajectory.model import Observation, ToolCall, ToolSpec
 
 

@@ -39,7 +39,7 @@ from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import from_annotations
 from agentguard.runtime.session import Session, aend_session
 from agentguard.runtime.tool_execution import acollect_messages, arun_tool, aundo_effects
-from agentguard.runtime.tool_timer import ToolTimeout
+from agentguard.runtime.tool_timeout import ToolTimeout
 from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Step, Trajectory
 

@@ -8,8 +8,8 @@ from typing import Final
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.judge.base import Judge, Predicate, close_judge
 from agentguard.judge.ensemble.unanimous import UnanimousJudge
+from agentguard.recover.acceptance.answer_sources import AnswerSources
 from agentguard.recover.acceptance.base import BaseRule
-from agentguard.recover.acceptance.sources import AnswerSources
 from agentguard.trajectory.model import Trajectory
 
 _MAX_OUTPUT_CHARS: Final = 8_000

@@ -10,9 +10,9 @@ from sqlalchemy import Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from agentguard.errors import StoreUnavailable
+from agentguard.store.db.database_address import DatabaseAddress
 from agentguard.store.db.engine import SynchronousMode, build_engine
 from agentguard.store.db.migration import ensure_tables
-from agentguard.store.db.url import DatabaseAddress
 
 
 class Database:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from agentguard.errors import MissingExtra, StoreUnavailable
-from agentguard.store.db.url import DatabaseAddress
+from agentguard.store.db.database_address import DatabaseAddress
 
 SynchronousMode = Literal["normal", "full"]
 

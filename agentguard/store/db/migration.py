@@ -7,9 +7,9 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 
 from agentguard.errors import StoreVersion
+from agentguard.store.db.database_address import DatabaseAddress
 from agentguard.store.db.engine import IMMEDIATE_TRANSACTION
 from agentguard.store.db.tables import PREFIX
-from agentguard.store.db.url import DatabaseAddress
 
 REVISIONS: tuple[str, ...] = (
     "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010",

@@ -233,7 +233,7 @@ class RecoveryRow(Row):
         strategy: the strategy that proposed the plan.
         step: the step to which the run was rolled back.
         outcome: ``"planned"`` (not verified yet), ``"recovered"`` (confirmed), ``"failed"`` (refuted) or
-            ``"unknown"`` (no evidence), as `agentguard.recover.persistence.OUTCOME_LABELS` maps them.
+            ``"unknown"`` (no evidence), as `agentguard.recover.recovery_rows.OUTCOME_LABELS` maps them.
         schema_id: the schema whose correction was used, if any.
         updated_at: when the outcome was set; epoch seconds.
     """

@@ -21,7 +21,7 @@ from agentguard.store.db.row_mapping import (
 )
 from agentguard.store.db.run_summary import RunFacets, RunSort, RunSummaryFilter, RunSummaryRow, SummaryChange
 from agentguard.store.db.tables import BRANCHES, RUNS, SNAPSHOTS, STEPS, TABLE_MAPPINGS
-from agentguard.store.read import run_summaries as _overviews
+from agentguard.store.read import summary_queries as _overviews
 from agentguard.store.read.pagination import (
     MAX_PAGE_SIZE,
     Page,
@@ -31,7 +31,7 @@ from agentguard.store.read.pagination import (
     encode_cursor,
 )
 from agentguard.store.read.step_search import StepSearcher, StepSearchResult
-from agentguard.store.read.storage_stats import StoreStats, collect_stats
+from agentguard.store.read.store_stats import StoreStats, collect_stats
 from agentguard.store.trajectory_mapping import build_trajectory, decode_run_annotation
 from agentguard.trajectory.model import Record, Trajectory
 
@@ -192,7 +192,7 @@ class StoreQueries:
     _executor: QueryExecutor
 
     def begin_read(self) -> AbstractContextManager[Connection]:
-        """Begin a read transaction for queries of other modules (`agentguard.store.read.statistics`)."""
+        """Begin a read transaction, for queries of other modules such as `failure_statistics`."""
         return self._executor.begin_read()
 
     def list_runs(

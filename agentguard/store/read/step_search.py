@@ -16,6 +16,7 @@ from sqlalchemy import Connection, inspect, select
 from sqlalchemy import text as to_statement
 
 from agentguard.errors import FormatError, StoreError
+from agentguard.store.db.compiled_statements import match_any_id, to_id_parameter
 from agentguard.store.db.payload import decode_payload, decompress_payload
 from agentguard.store.db.row_mapping import validate_query_tenant
 from agentguard.store.db.run_summary import RunSort, RunSummaryFilter, RunSummaryRow
@@ -26,10 +27,9 @@ from agentguard.store.db.search_words import (
     build_index_query,
     is_word_begin,
 )
-from agentguard.store.db.statements import match_any_id, to_id_parameter
 from agentguard.store.db.tables import OVERVIEWS, SEARCH_DOCUMENTS, STEPS
 from agentguard.store.read.pagination import Page
-from agentguard.store.read.run_summaries import fetch_page
+from agentguard.store.read.summary_queries import fetch_page
 from agentguard.store.write.search_index import FTS_TABLE, has_full_text_search, is_unindexed, iter_step_texts
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.serialization import decode_step

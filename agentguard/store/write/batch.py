@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Executable, Table, and_, bindparam, delete, u
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
+from agentguard.store.db.compiled_statements import execute_many, match_any_id, to_id_parameter
 from agentguard.store.db.engine import PRESERVE_ROWCOUNT, is_outage
 from agentguard.store.db.payload import RowRejected
 from agentguard.store.db.row_mapping import to_parameters, validate_id
@@ -28,9 +29,8 @@ from agentguard.store.db.rows import (
     StepRow,
 )
 from agentguard.store.db.run_summary import RunSummaryRow
-from agentguard.store.db.statements import execute_many, match_any_id, to_id_parameter
 from agentguard.store.db.tables import BRANCHES, MAX_TENANT, SNAPSHOTS, STEPS, TABLE_MAPPINGS, TableMapping
-from agentguard.store.write.summary_maintenance import SummaryUpdater
+from agentguard.store.write.summary_updater import SummaryUpdater
 
 _LOG = logging.getLogger(__name__)
 _PreparedRow = tuple[type[Row], Row, dict[str, Any]]

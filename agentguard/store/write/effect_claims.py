@@ -18,12 +18,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import StoreError
+from agentguard.store.db.compiled_statements import execute_query
 from agentguard.store.db.database import Database
 from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, to_unavailable_error
 from agentguard.store.db.payload import RowRejected
 from agentguard.store.db.row_mapping import to_parameters, to_row
 from agentguard.store.db.rows import EffectRow, RowData
-from agentguard.store.db.statements import execute_query
 from agentguard.store.db.tables import EFFECTS
 
 SHARED_BRANCH_PREFIX = "shared-"

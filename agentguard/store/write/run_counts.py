@@ -26,8 +26,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from agentguard.store.db.compiled_statements import execute_many
 from agentguard.store.db.run_summary import VerdictFilter, split_labels
-from agentguard.store.db.statements import execute_many
 from agentguard.store.db.tables import OVERVIEWS, RUN_COUNTS
 
 DAY_S: Final = 86_400

@@ -6,8 +6,8 @@ import pytest
 
 from agentguard.plugins import Registry
 from agentguard.recover.actions import Sample
+from agentguard.recover.escalation_planner import EscalationPlanner
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.recover.planner import RecoveryPlanner
 from agentguard.recover.recovery_policy import build_escalation
 from agentguard.recover.strategies.hint import HintStrategy
 from agentguard.recover.strategies.restart import RestartStrategy
@@ -55,7 +55,7 @@ def test_minimal_strategy_gets_the_defaults() -> None:
 def test_plug_in_keeps_its_optional_members() -> None:
     held = adapt_strategy(Voting())
     assert (held.sample, held.min_confidence, held.accept(run(2))) == (Voting.sample, 0.2, "no")
-    assert RecoveryPlanner([held]).models == {"large"}
+    assert EscalationPlanner([held]).models == {"large"}
 
 
 def test_complete_strategies_are_not_wrapped() -> None:
@@ -69,7 +69,7 @@ def test_registered_minimal_strategy_works_in_an_escalation_policy(monkeypatch: 
     registry.register("minimal", Minimal)
     monkeypatch.setattr("agentguard.recover.recovery_policy.strategies", lambda: registry)
     (held,) = build_escalation("minimal", trigger="t")
-    assert RecoveryPlanner([held]).plan(situation(1)).plan is not None
+    assert EscalationPlanner([held]).plan(situation(1)).plan is not None
 
 
 def test_options_set_the_members() -> None:

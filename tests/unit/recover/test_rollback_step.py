@@ -12,8 +12,8 @@ from agentguard.errors import ConfigError
 from agentguard.localize.base import Hypothesis
 from agentguard.recover.actions import Restart, Rewind
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.escalation_planner import EscalationPlanner, select_standing
 from agentguard.recover.plan import Recovery, RecoveryPlan, RecoveryTier
-from agentguard.recover.planner import RecoveryPlanner, select_standing
 from agentguard.recover.recovery_policy import build_escalation
 from agentguard.recover.rollback_step import (
     GROWTH_FACTOR,
@@ -124,7 +124,7 @@ def test_regenerated_step_is_a_new_step() -> None:
 def test_failed_rollback_is_followed_by_a_sufficient_one() -> None:
     here = situation(5, 4, 1, budget=RecoveryBudget(rollbacks=9))
     history = (back(6, 5),)
-    decision = RecoveryPlanner(build_escalation("rollback", trigger="x"), max_hypotheses=3).plan(
+    decision = EscalationPlanner(build_escalation("rollback", trigger="x"), max_hypotheses=3).plan(
         replace(here, past_recoveries=history), "x"
     )
     assert decision.plan is not None
@@ -136,7 +136,7 @@ def test_number_of_restarts_follows_the_policy() -> None:
     budget = RecoveryBudget(rollbacks=9, rollbacks_per_step=9)
     for times in (1, 3):
         planner, here = (
-            RecoveryPlanner(build_escalation({"restart": {"times": times}}, trigger="x")),
+            EscalationPlanner(build_escalation({"restart": {"times": times}}, trigger="x")),
             situation(2, budget=budget),
         )
         for count in range(times + 1):

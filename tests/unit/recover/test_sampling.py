@@ -11,8 +11,8 @@ from agentguard.errors import ConfigError, RecoveryError
 from agentguard.recover.actions import Repair, Rewind, Sample, SendMessage
 from agentguard.recover.budget import BudgetAccount, RecoveryBudget
 from agentguard.recover.effect_ledger import EffectLedger
+from agentguard.recover.escalation_planner import EscalationPlanner, compute_plan_cost
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
-from agentguard.recover.planner import RecoveryPlanner, compute_plan_cost
 from agentguard.recover.recovery_policy import RecoveryPolicy, build_escalation
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
 from agentguard.recover.strategy import RecoveryContext, strategies
@@ -132,7 +132,7 @@ def test_default_repair_is_used_without_custom_one() -> None:
     assert made("roll_forward", repair=lambda *_: None).plan(here) is None
 
 
-def planned(planner: RecoveryPlanner, here: RecoveryContext, **more: Any) -> RecoveryPlan | None:
+def planned(planner: EscalationPlanner, here: RecoveryContext, **more: Any) -> RecoveryPlan | None:
     return planner.plan(here, "t", **more).plan
 
 
@@ -141,7 +141,7 @@ def after(plan: RecoveryPlan, outcome: RecoveryOutcome) -> Recovery:
 
 
 def test_failed_vote_is_not_repeated_on_the_same_turn() -> None:
-    planner = RecoveryPlanner(
+    planner = EscalationPlanner(
         build_escalation(["vote", {"n_version": {"models": ["a"]}}, "reprompt"], trigger="t")
     )
     history: tuple[Recovery, ...] = ()
@@ -154,7 +154,7 @@ def test_failed_vote_is_not_repeated_on_the_same_turn() -> None:
 
 
 def test_acts_from_allows_findings_below_the_threshold() -> None:
-    planner = RecoveryPlanner(
+    planner = EscalationPlanner(
         build_escalation(["reprompt", {"roll_forward": {"acts_from": 0.3}}], trigger="t")
     )
     here = wrong(ToolCall(id="c", name="book", arguments={"seat": "4"}))
@@ -165,7 +165,7 @@ def test_acts_from_allows_findings_below_the_threshold() -> None:
 
 
 def test_candidates_are_limited_by_budget() -> None:
-    planner = RecoveryPlanner(build_escalation(["vote"], trigger="t"))
+    planner = EscalationPlanner(build_escalation(["vote"], trigger="t"))
     account = BudgetAccount(RecoveryBudget(resamples=3))
     assert planned(planner, proposed(account=account)) is not None
     account.charge(samples=2)

@@ -18,7 +18,7 @@ from agentguard.config.policy import Policy
 from agentguard.guard import Guard, diagnose
 from agentguard.judge.cache import VerdictScope
 from agentguard.localize.base import Diagnosis
-from agentguard.runtime.schema_feedback import SchemaFeedback
+from agentguard.runtime.error_schema_feedback import SchemaFeedback
 from agentguard.schemata.database import SchemaDatabase
 from agentguard.schemata.model import SchemaStatus
 from agentguard.schemata.persistence import SqlSchemaStore, open_schema_store

@@ -11,9 +11,9 @@ from agentguard.guard import Guard
 from agentguard.localize.baselines.last_error import LastErrorLocalizer
 from agentguard.recover.actions import DisableTools, Reject, Restart, Rewind, SendMessage, Stop
 from agentguard.recover.budget import RecoveryBudget
-from agentguard.recover.persistence import to_recovery_row
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
 from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.recovery_rows import to_recovery_row
 from agentguard.runtime.resumption import (
     INTERRUPTION_REASON,
     discard_unknown_steps,

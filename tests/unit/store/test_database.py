@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from agentguard.store import Store
+from agentguard.store.db.database_address import resolve_address
 from agentguard.store.db.engine import build_engine
-from agentguard.store.db.url import resolve_address
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
 

@@ -19,7 +19,7 @@ from agentguard.store.issues import (
     list_issues,
     update_issue,
 )
-from agentguard.store.read.statistics import DAY_S
+from agentguard.store.read.failure_statistics import DAY_S
 from tests.postgres import postgres, postgres_url  # noqa: F401
 
 NOON = 20_000 * DAY_S + DAY_S // 2

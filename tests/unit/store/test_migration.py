@@ -31,7 +31,7 @@ from agentguard.store.db.tables import OVERVIEWS, SPENDING, metadata
 from agentguard.store.saved_views import list_saved_views
 from agentguard.store.trajectory_mapping import build_run_rows
 from agentguard.store.write import batch
-from agentguard.store.write.summary_updates import build_blank_summary
+from agentguard.store.write.summary_aggregation import build_blank_summary
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolCall, Trajectory
 from agentguard.verdict import Verdict

@@ -1,7 +1,7 @@
 """Migration 0003: run summaries.
 
 Each existing run gets a summary from its own row. The rest comes from its steps and diagnoses, which only
-agentguard can decode: `agentguard.store.read.run_summaries.refresh_summaries` adds it after the migration.
+agentguard can decode: `agentguard.store.read.summary_queries.refresh_summaries` adds it after the migration.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Migration 0008: agents and tools in run summaries; removal of the table of backend events.
 
-Only agentguard can decode steps: `agentguard.store.read.run_summaries.refresh_summaries` adds the values of
+Only agentguard can decode steps: `agentguard.store.read.summary_queries.refresh_summaries` adds the values of
 existing runs after the migration. Nothing wrote backend events; metrics and spans hold them.
 """
 

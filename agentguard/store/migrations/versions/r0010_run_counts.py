@@ -1,6 +1,6 @@
 """Migration 0010: numbers of runs by value and day.
 
-`agentguard.store.read.run_summaries.refresh_summaries` counts the existing runs after the migration.
+`agentguard.store.read.summary_queries.refresh_summaries` counts the existing runs after the migration.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Migration 0013: probability of the first hypothesis in run summaries.
 
-`agentguard.store.read.run_summaries.refresh_summaries` adds the values of existing runs after the migration.
+`agentguard.store.read.summary_queries.refresh_summaries` adds the values of existing runs later.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentguard.errors import AgentGuardError
 from agentguard.store.db.database import Database
+from agentguard.store.db.database_address import DatabaseAddress
 from agentguard.store.db.engine import IMMEDIATE_TRANSACTION, describe_error
 from agentguard.store.db.tables import SPENDING
-from agentguard.store.db.url import DatabaseAddress
 from agentguard_server.proxy.config.schema import BudgetPeriod
 
 _LOG = logging.getLogger(__name__)

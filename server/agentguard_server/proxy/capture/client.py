@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agentguard.recover.persistence import encode_recovery
 from agentguard.recover.plan import Recovery
+from agentguard.recover.recovery_rows import encode_recovery
 from agentguard.store.db.rows import AcceptanceRow
 from agentguard.trajectory._safe_json import dumps
 from agentguard_server.proxy.capture.protocol import (

@@ -19,7 +19,7 @@ from typing import Final
 
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
-from agentguard.store.db.url import resolve_address
+from agentguard.store.db.database_address import resolve_address
 from agentguard.store.options import StoreOptions
 from agentguard.store.store import Store
 from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter

@@ -77,7 +77,7 @@ class RunEvent(msgspec.Struct, frozen=True, array_like=True, tag="event"):
 
 
 class RecoveryEvent(msgspec.Struct, frozen=True, array_like=True, tag="recovery"):
-    """Recovery of a run with an inline guard, as JSON (`agentguard.recover.persistence`)."""
+    """Recovery of a run with an inline guard, as JSON (`agentguard.recover.recovery_rows`)."""
 
     tenant: str
     recovery: bytes
@@ -87,7 +87,7 @@ class AcceptanceEvent(msgspec.Struct, frozen=True, array_like=True, tag="accepta
     """Verdict of the acceptance test of a run with an inline guard.
 
     Attributes:
-        data: input, output and checks as JSON (`agentguard.recover.acceptance.persistence`).
+        data: input, output and checks as JSON (`agentguard.recover.acceptance.acceptance_record`).
     """
 
     tenant: str

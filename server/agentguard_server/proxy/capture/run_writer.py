@@ -14,7 +14,7 @@ from agentguard.detect.detection import detect
 from agentguard.detect.persistence import build_finding_rows
 from agentguard.errors import FormatError
 from agentguard.guard import Guard
-from agentguard.recover.persistence import decode_recovery, to_recovery_row
+from agentguard.recover.recovery_rows import decode_recovery, to_recovery_row
 from agentguard.store.db.rows import AcceptanceRow, ClearRunRow, RunRow, StepRow
 from agentguard.store.event_sink import StoreEventSink
 from agentguard.store.store import Store

@@ -40,7 +40,7 @@ class ClusterServices:
     """
 
     def __init__(self, options: ClusterOptions, *, fallback_url: str | None = None) -> None:
-        from agentguard.store.location import ENVIRONMENT_VARIABLE
+        from agentguard.store.default_location import ENVIRONMENT_VARIABLE
         from agentguard.store.options import StoreOptions
         from agentguard.store.store import Store
 

@@ -14,7 +14,7 @@ from agentguard.intercept.conversation import Conversation
 from agentguard.intercept.history_edits import HistoryEdits, parse_edits
 from agentguard.intercept.interceptor import CAPABILITIES, Interceptor
 from agentguard.intercept.registry import GUARDED_APIS
-from agentguard.recover.acceptance.persistence import record_acceptance
+from agentguard.recover.acceptance.acceptance_record import record_acceptance
 from agentguard.recover.effect_store import EffectStore
 from agentguard.recover.plan import Recovery
 from agentguard.runtime.session import Session

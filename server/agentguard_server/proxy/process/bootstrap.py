@@ -187,8 +187,8 @@ def _open_spending(settings: ProxySettings) -> SpendingLedger | None:
     """
     if not settings.has_budgets:
         return None
-    from agentguard.store.db.url import resolve_address
-    from agentguard.store.location import ENVIRONMENT_VARIABLE
+    from agentguard.store.db.database_address import resolve_address
+    from agentguard.store.default_location import ENVIRONMENT_VARIABLE
     from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
 
     sections = (settings.cluster, settings.capture)

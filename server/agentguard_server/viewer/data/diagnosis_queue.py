@@ -13,7 +13,7 @@ from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
 from agentguard.judge.cache import VerdictScope
 from agentguard.localize.serialization import build_diagnosis_rows
-from agentguard.runtime.schema_feedback import SchemaFeedback
+from agentguard.runtime.error_schema_feedback import SchemaFeedback
 from agentguard.schemata.database import SchemaDatabase
 from agentguard.store.db.run_summary import RunSummaryFilter, VerdictFilter
 from agentguard.store.store import Store

@@ -10,7 +10,7 @@ from typing import Final
 from agentguard.errors import FormatError
 from agentguard.schemata.model import ErrorSchema
 from agentguard.schemata.serialization import decode_schema
-from agentguard.store.read.statistics import (
+from agentguard.store.read.failure_statistics import (
     FailedRun,
     FailureCodeGroup,
     FailureFrequencies,

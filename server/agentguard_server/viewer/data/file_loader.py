@@ -14,7 +14,7 @@ from agentguard.errors import AgentGuardError, InputError
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store.db.rows import compute_digest
-from agentguard.store.run_versions import RunVersions
+from agentguard.store.run_id_assignment import RunIdAssigner
 from agentguard.store.store import Store
 from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -95,7 +95,7 @@ class FileLoader:
         self._store, self._paths, self._diagnose = store, tuple(paths), diagnose
         self._tenant, self._prices, self._on_error = tenant, prices or {}, on_error
         self._ids: set[str] = set()
-        self._versions = RunVersions(store, tenant=tenant)
+        self._versions = RunIdAssigner(store, tenant=tenant)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.loading = LoadProgress(total=len(self._paths), running=bool(self._paths))

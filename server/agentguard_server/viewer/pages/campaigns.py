@@ -29,7 +29,7 @@ from agentguard.chaos.causality import (
     read_stitching_report,
     render_stitching_parts,
 )
-from agentguard.chaos.causality.report import REPORT_FILE
+from agentguard.chaos.causality.stitching_report import REPORT_FILE
 from agentguard.errors import AgentGuardError
 from agentguard_server.viewer.data.file_cache import FileCache
 from agentguard_server.viewer.pagination import format_day, json_response

@@ -16,7 +16,7 @@ from agentguard.evals.report.breakdown import BreakdownRow, summarize_runs
 from agentguard.evals.result import Evaluation
 from agentguard.evals.scoring import Case
 from agentguard.html_report.page import format_percent, read_parts_style
-from agentguard.store.read.statistics import get_run_lengths
+from agentguard.store.read.failure_statistics import get_run_lengths
 from agentguard_server.viewer.data.evaluation_files import EvaluationFile, EvaluationFiles, MethodSelection
 from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate
 from agentguard_server.viewer.renderer import get_renderer

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentguard.store.read.statistics import Bucket, FailureFrequencies, count_failures_over_time
+from agentguard.store.read.failure_statistics import Bucket, FailureFrequencies, count_failures_over_time
 from agentguard.store.store import Store
 from agentguard_server.viewer.data.failure_clusters import (
     PLOT_HEIGHT,

@@ -18,7 +18,7 @@ from agentguard.store.db.rows import JUDGED_OUTCOMES, JudgementRow
 from agentguard.store.db.run_summary import RunSummaryFilter, VerdictFilter
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.store.store import Store
-from agentguard.store.write.summary_updates import select_current_judgements
+from agentguard.store.write.summary_aggregation import select_current_judgements
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.verdict import Verdict
 from agentguard_server.viewer.settings import is_loopback

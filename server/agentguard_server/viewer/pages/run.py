@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentguard.store.db.run_summary import VerdictFilter
 from agentguard.store.issues import compute_issue_id
-from agentguard.store.write.summary_updates import select_current_judgements
+from agentguard.store.write.summary_aggregation import select_current_judgements
 from agentguard.verdict import Verdict
 from agentguard_server.viewer.downloads import respond_download, respond_full_text, respond_raw_json
 from agentguard_server.viewer.escaping import to_single_line

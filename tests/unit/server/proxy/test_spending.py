@@ -16,7 +16,7 @@ from agentguard_server.proxy.process.bootstrap import Bootstrap
 
 from agentguard.backends.base import Response
 from agentguard.errors import ConfigError
-from agentguard.store.db.url import resolve_address
+from agentguard.store.db.database_address import resolve_address
 from tests.unit.server.proxy.harness import JSON, Stream, gateway, settings
 from tests.unit.server.proxy.test_usage_limits import BODY, answer, event, key, send
 

@@ -20,7 +20,7 @@ from agentguard.chaos.causality import (
     encode_stitching_report,
     render_stitching_parts,
 )
-from agentguard.chaos.causality.report import REPORT_FILE, CycleSummary
+from agentguard.chaos.causality.stitching_report import REPORT_FILE, CycleSummary
 from agentguard.store import Store
 from tests.viewer_server import write_campaign
 

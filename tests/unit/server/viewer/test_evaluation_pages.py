@@ -22,7 +22,7 @@ from agentguard.schemata.model import ErrorSchema, Provenance
 from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, SchemaRow
-from agentguard.store.read.statistics import FailureFrequencies, FailureSeries
+from agentguard.store.read.failure_statistics import FailureFrequencies, FailureSeries
 from tests.unit.evals.cases import Remembers, Says, records
 
 PLAN = EvaluationPlan(cv="question", folds=3, repeats=2)

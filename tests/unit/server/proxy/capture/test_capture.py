@@ -35,7 +35,7 @@ from hypothesis import strategies as st
 
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard
-from agentguard.runtime.schema_feedback import SchemaFeedback
+from agentguard.runtime.error_schema_feedback import SchemaFeedback
 from agentguard.schemata.database import SchemaDatabase
 from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from agentguard.errors import ConfigError
-from agentguard.store.location import find_default_location
+from agentguard.store.default_location import find_default_location
 
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword", "passfile"})
 _POSTGRESQL_DRIVERS = frozenset({"postgresql", "postgres", "postgresql+psycopg"})

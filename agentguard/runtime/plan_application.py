@@ -5,9 +5,9 @@ from __future__ import annotations
 from agentguard.detect.base import Finding
 from agentguard.recover.actions import Repair, Sample
 from agentguard.recover.call_repair import annotate_step, apply_repairs, describe_repair
+from agentguard.recover.escalation_planner import compute_plan_cost
 from agentguard.recover.outcome_verification import get_resume_step
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.recover.planner import compute_plan_cost
 from agentguard.runtime.pending_turn import PendingTurn
 from agentguard.runtime.run_state import RunState
 

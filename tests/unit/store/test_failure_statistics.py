@@ -8,8 +8,8 @@ import pytest
 
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, RecoveryRow, RunRow
-from agentguard.store.read import statistics
-from agentguard.store.read.statistics import (
+from agentguard.store.read import failure_statistics
+from agentguard.store.read.failure_statistics import (
     DAY_S,
     count_failures_by_agent_and_code,
     count_failures_over_time,
@@ -133,7 +133,7 @@ def test_codes_have_their_latest_runs(store: Store) -> None:
 def test_rare_codes_have_their_latest_runs(
     store: Store, monkeypatch: pytest.MonkeyPatch, newest: int
 ) -> None:
-    monkeypatch.setattr(statistics, "_MAX_NEWEST_FAILURES", newest)
+    monkeypatch.setattr(failure_statistics, "_MAX_NEWEST_FAILURES", newest)
     for number in range(9):
         add(store, f"a{number}", at=MONDAY + 100 + number // 2, code="t:a")
     for number in range(4):

@@ -24,9 +24,9 @@ from agentguard.chaos.causality import (
     run_workload,
     search_cycles,
 )
-from agentguard.chaos.causality.clusters import cluster_faults, score_faults
 from agentguard.chaos.causality.cycles import find_cycles, is_compatible
 from agentguard.chaos.causality.edges import EffectKind, find_edges
+from agentguard.chaos.causality.fault_clusters import cluster_faults, score_faults
 from agentguard.cli.app import build_app
 from agentguard.errors import ConfigError
 from benchmarks.cascades import PLANTED, WORKLOADS, list_lasting_single_faults

@@ -17,7 +17,7 @@ from agentguard.guard import Guard
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
-from agentguard.runtime.schema_feedback import SchemaFeedback
+from agentguard.runtime.error_schema_feedback import SchemaFeedback
 from agentguard.runtime.session import Session
 from agentguard.schemata.live_cache import SchemaCache
 from agentguard.schemata.model import ErrorSchema, SchemaOrigin, SchemaStatus

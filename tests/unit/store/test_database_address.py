@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError, StoreUnavailable
 from agentguard.store import Store
+from agentguard.store.db.database_address import resolve_address
 from agentguard.store.db.engine import describe_error
-from agentguard.store.db.url import resolve_address
 
 CANARY = "c4nary/p@ss:word"
 QUOTED = "c4nary%2Fp%40ss%3Aword"

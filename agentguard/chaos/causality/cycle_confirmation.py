@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from agentguard.bundles.minimization import reduce_items
 from agentguard.chaos.causality.cycles import CausalCycle
-from agentguard.chaos.causality.probe import FaultInjection, FaultKind
-from agentguard.chaos.causality.workload import WorkloadFunction, WorkloadRun, run_workload
+from agentguard.chaos.causality.fault_probe import FaultInjection, FaultKind
+from agentguard.chaos.causality.workload_run import WorkloadFunction, WorkloadRun, run_workload
 
 _TRIGGER_START = 0.25
 _TRIGGER_END = 0.35

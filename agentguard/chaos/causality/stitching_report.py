@@ -10,9 +10,9 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from agentguard.chaos.campaign_runner import list_folders
-from agentguard.chaos.causality.confirmation import ConfirmedCycle, CycleStatus, Reproducer
-from agentguard.chaos.causality.cycle_search import StitchingResult
-from agentguard.chaos.causality.probe import FaultInjection, FaultKind
+from agentguard.chaos.causality.cycle_confirmation import ConfirmedCycle, CycleStatus, Reproducer
+from agentguard.chaos.causality.fault_probe import FaultInjection, FaultKind
+from agentguard.chaos.causality.stitching_campaign import StitchingResult
 from agentguard.errors import ConfigError
 from agentguard.html_report.page import (
     render_facts,

@@ -22,8 +22,8 @@ from agentguard.localize.base import Localizer, SimpleLocalizer, adapt_localizer
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.recover.acceptance.adapter import AcceptanceFunctionAdapter
 from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction
-from agentguard.recover.persistence import to_recovery_row
 from agentguard.recover.recovery_policy import RecoveryPolicy
+from agentguard.recover.recovery_rows import to_recovery_row
 from agentguard.recover.strategy import RepairFunction
 from agentguard.recover.tool_effects import EffectClass, Reconcile, ToolEffect, Undo
 from agentguard.runtime.background_queue import BackgroundQueue
@@ -42,7 +42,7 @@ from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
     from agentguard.recover.acceptance.acceptance_test import AcceptanceTest
-    from agentguard.runtime.schema_feedback import SchemaFeedback
+    from agentguard.runtime.error_schema_feedback import SchemaFeedback
     from agentguard.store.store import Store
 
 
@@ -168,7 +168,7 @@ def _build_acceptance(components: GuardComponents) -> AcceptanceEvaluator | None
     """Build the session's acceptance test; with a store, its verdicts are recorded there."""
     function = components.accept
     if function is not None and components.store is not None:
-        from agentguard.recover.acceptance.persistence import record_acceptance
+        from agentguard.recover.acceptance.acceptance_record import record_acceptance
 
         function = record_acceptance(function, components.store)
     return None if function is None else AcceptanceFunctionAdapter(function)

@@ -16,9 +16,9 @@ from sqlalchemy.dialects import postgresql
 
 from agentguard.errors import StoreError
 from agentguard.store.db import rows as r
+from agentguard.store.db.compiled_statements import execute_many, execute_query, match_any_id, to_id_parameter
 from agentguard.store.db.payload import decode_payload
 from agentguard.store.db.row_mapping import to_row
-from agentguard.store.db.statements import execute_many, execute_query, match_any_id, to_id_parameter
 from agentguard.store.db.tables import (
     BRANCHES,
     DIAGNOSES,
@@ -30,7 +30,7 @@ from agentguard.store.db.tables import (
     STEPS,
 )
 from agentguard.store.write.run_counts import CountedValues, apply_changes
-from agentguard.store.write.summary_updates import (
+from agentguard.store.write.summary_aggregation import (
     NO_USAGE,
     SummaryValues,
     UsageTotals,

@@ -10,12 +10,12 @@ from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from agentguard.chaos.causality.clusters import cluster_faults, score_faults
-from agentguard.chaos.causality.confirmation import ConfirmedCycle, CycleConfirmer, CycleStatus
+from agentguard.chaos.causality.cycle_confirmation import ConfirmedCycle, CycleConfirmer, CycleStatus
 from agentguard.chaos.causality.cycles import find_cycles
 from agentguard.chaos.causality.edges import CausalEdge, EffectKind, find_edges
-from agentguard.chaos.causality.probe import FaultInjection, FaultKind, SiteFault
-from agentguard.chaos.causality.workload import WorkloadFunction, WorkloadRun, run_workload
+from agentguard.chaos.causality.fault_clusters import cluster_faults, score_faults
+from agentguard.chaos.causality.fault_probe import FaultInjection, FaultKind, SiteFault
+from agentguard.chaos.causality.workload_run import WorkloadFunction, WorkloadRun, run_workload
 from agentguard.config.policy import format_validation_error, load_yaml
 from agentguard.errors import ConfigError
 from agentguard.plugins import import_function

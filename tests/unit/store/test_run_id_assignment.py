@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentguard.store import Store
-from agentguard.store.run_versions import RunVersions
+from agentguard.store.run_id_assignment import RunIdAssigner
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 
@@ -29,43 +29,43 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_new_id_is_retained(store: Store) -> None:
     run = replace(build_run("Hello."), id="002")
-    assert RunVersions(store).assign_id(run, "a.json") == run
+    assert RunIdAssigner(store).assign_id(run, "a.json") == run
 
 
 @pytest.mark.parametrize(
     "texts", [("Searching.", "Booked."), ("Searching.",), ("Searching.", "Booked.", "Bye.")]
 )
 def test_equal_shorter_or_grown_run_replaces_the_stored_one(store: Store, texts: tuple[str, ...]) -> None:
-    versions = RunVersions(store)
+    versions = RunIdAssigner(store)
     assert versions.assign_id(build_run(*texts), "a.json").id == "001"
     assert versions.conflicts == 0
 
 
 def test_different_run_with_stored_id_gets_id_of_its_file(store: Store) -> None:
-    versions = RunVersions(store)
+    versions = RunIdAssigner(store)
     run = versions.assign_id(build_run("Paying."), "tuesday/001.json")
     assert (run.id, versions.conflicts) == ("tuesday/001.json:001", 1)
 
 
 def test_versioned_run_gets_the_same_id_again(store: Store) -> None:
-    first = RunVersions(store).assign_id(build_run("Paying."), "tuesday/001.json")
+    first = RunIdAssigner(store).assign_id(build_run("Paying."), "tuesday/001.json")
     store.write_run(first).wait(10)
-    assert RunVersions(store).assign_id(build_run("Paying."), "tuesday/001.json").id == first.id
-    third = RunVersions(store).assign_id(build_run("Asking."), "tuesday/001.json")
+    assert RunIdAssigner(store).assign_id(build_run("Paying."), "tuesday/001.json").id == first.id
+    third = RunIdAssigner(store).assign_id(build_run("Asking."), "tuesday/001.json")
     assert third.id == "tuesday/001.json:001#2"
 
 
 def test_run_of_another_tenant_is_no_conflict(store: Store) -> None:
-    versions = RunVersions(store, tenant="team")
+    versions = RunIdAssigner(store, tenant="team")
     assert versions.assign_id(build_run("Paying."), "a.json").id == "001"
 
 
 def test_different_run_without_file_gets_a_number(store: Store) -> None:
-    assert RunVersions(store).assign_id(build_run("Paying."), None).id == "001#2"
+    assert RunIdAssigner(store).assign_id(build_run("Paying."), None).id == "001#2"
 
 
 def test_equal_run_is_found_under_the_id_of_its_file(store: Store) -> None:
-    versions = RunVersions(store)
+    versions = RunIdAssigner(store)
     run = build_run("Paying.")
     assert versions.find_equal(run, "tuesday/001.json") is None
     store.write_run(versions.assign_id(run, "tuesday/001.json")).wait(10)
@@ -74,4 +74,4 @@ def test_equal_run_is_found_under_the_id_of_its_file(store: Store) -> None:
 
 
 def test_grown_run_is_not_equal(store: Store) -> None:
-    assert RunVersions(store).find_equal(build_run("Searching.", "Booked.", "Bye."), "a.json") is None
+    assert RunIdAssigner(store).find_equal(build_run("Searching.", "Booked.", "Bye."), "a.json") is None

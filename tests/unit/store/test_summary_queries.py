@@ -424,7 +424,7 @@ def test_steps_with_arbitrary_content_are_written_and_listed(store, data):
 
 
 def test_summary_error_loses_no_row(store, monkeypatch, caplog):
-    monkeypatch.setattr("agentguard.store.write.summary_maintenance.add_step", lambda *_: 1 / 0)
+    monkeypatch.setattr("agentguard.store.write.summary_updater.add_step", lambda *_: 1 / 0)
     store.write(RunRow(id="r", task="t"), step(0)).wait(10)
     assert store.get_run_summary("r") is None
     assert "rebuild_run_summaries" in caplog.text

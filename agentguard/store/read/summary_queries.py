@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 
 from agentguard.errors import StoreError
+from agentguard.store.db.compiled_statements import match_any_id, to_id_parameter
 from agentguard.store.db.engine import IMMEDIATE_TRANSACTION
 from agentguard.store.db.row_mapping import sanitize_text, to_row, validate_query_tenant
 from agentguard.store.db.run_summary import (
@@ -44,12 +45,11 @@ from agentguard.store.db.run_summary import (
     VerdictFilter,
     normalize_label,
 )
-from agentguard.store.db.statements import match_any_id, to_id_parameter
 from agentguard.store.db.tables import OVERVIEWS, RUN_COUNTS, RUNS
 from agentguard.store.read.pagination import Page, ResultPage
 from agentguard.store.write.run_counts import CountedValues, CountKind, apply_changes, recount_runs
-from agentguard.store.write.summary_maintenance import rebuild_summaries
-from agentguard.store.write.summary_updates import build_blank_summary
+from agentguard.store.write.summary_aggregation import build_blank_summary
+from agentguard.store.write.summary_updater import rebuild_summaries
 
 _MAX_FACET_VALUES: Final = 50
 _REFRESH_CHUNK: Final = 100

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, select, text
 
+from agentguard.store.db.database_address import DatabaseAddress
 from agentguard.store.db.migration import get_revision
 from agentguard.store.db.row_mapping import validate_query_tenant
 from agentguard.store.db.tables import RUN_COUNTS, RUNS, SEARCH_DOCUMENTS, TABLES
-from agentguard.store.db.url import DatabaseAddress
 from agentguard.store.write.retention import measure_used_bytes
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from agentguard.chaos.causality.probe import CallSite, FaultInjection, FaultProbe, Signature, SiteFault
+from agentguard.chaos.causality.fault_probe import CallSite, FaultInjection, FaultProbe, Signature, SiteFault
 from agentguard.testing.virtual_clock import VirtualClock
 
 WorkloadFunction = Callable[[FaultProbe, random.Random], Awaitable[None]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentguard.runtime.requested_counts import requests_equal_calls
+from agentguard.runtime.duplicate_calls import requests_equal_calls
 from agentguard.trajectory.model import ToolCall
 
 

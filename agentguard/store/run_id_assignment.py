@@ -17,7 +17,7 @@ _MAX_FILE_CHARS: Final = 120
 """Characters of the end of a path in an id; the viewer accepts 256 characters in all."""
 
 
-class RunVersions:
+class RunIdAssigner:
     """Assignment of ids to runs that are read from files and written to one store.
 
     An id is unique within its source only: two folders may each have a run ``001``. A run replaces the stored

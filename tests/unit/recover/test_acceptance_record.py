@@ -9,9 +9,13 @@ import pytest
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.judge.base import Question
+from agentguard.recover.acceptance.acceptance_record import (
+    AcceptanceRecord,
+    build_input_messages,
+    parse_attempt,
+)
 from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, PatternRule
 from agentguard.recover.acceptance.llm_rule import LlmRule
-from agentguard.recover.acceptance.persistence import AcceptanceRecord, build_input_messages, parse_attempt
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.store import Store

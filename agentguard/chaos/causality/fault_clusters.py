@@ -13,7 +13,7 @@ from scipy.spatial.distance import pdist
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from agentguard.chaos.causality.edges import CausalEdge, EffectKind
-from agentguard.chaos.causality.probe import SiteFault
+from agentguard.chaos.causality.fault_probe import SiteFault
 
 UNKNOWN_SCORE = 0.5
 _EXECUTION_WEIGHT = 0.75

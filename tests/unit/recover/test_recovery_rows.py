@@ -23,8 +23,8 @@ from agentguard.recover.actions import (
 )
 from agentguard.recover.budget import BudgetAccount, BudgetUsage, RecoveryBudget
 from agentguard.recover.effect_store import Effect, EffectState
-from agentguard.recover.persistence import decode_recovery, encode_recovery, to_recovery_row
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
+from agentguard.recover.recovery_rows import decode_recovery, encode_recovery, to_recovery_row
 
 EFFECT = Effect(key="k", occurrence=1, tool="t", arguments={"a": [1]}, state=EffectState.DONE, result="r")
 ACTIONS: tuple[Any, ...] = (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.recover.actions import Sample, SampleVariant
-from agentguard.recover.voting import VoteCandidate, count_votes, to_ballot
+from agentguard.recover.vote_tally import VoteCandidate, count_votes, to_ballot
 from agentguard.trajectory.model import Source, Step, ToolCall
 
 TMR = Sample(n=3, quorum=2)

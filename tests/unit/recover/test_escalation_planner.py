@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis
 from agentguard.recover.budget import RecoveryBudget
+from agentguard.recover.escalation_planner import EscalationPlanner, compute_plan_cost
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryPlan, RecoveryTier
-from agentguard.recover.planner import RecoveryPlanner, compute_plan_cost
 from agentguard.recover.strategy import RecoveryContext, strategies
 from agentguard.verdict import Verdict
 from tests.unit.recover.situations import situation
@@ -20,8 +20,8 @@ from tests.unit.recover.situations import situation
 RUNGS = ("hint", "rollback", "restart", "stop")
 
 
-def planner(*names: str, **more: object) -> RecoveryPlanner:
-    return RecoveryPlanner([strategies().get(name)() for name in names or RUNGS], **more)  # type: ignore[arg-type]
+def planner(*names: str, **more: object) -> EscalationPlanner:
+    return EscalationPlanner([strategies().get(name)() for name in names or RUNGS], **more)  # type: ignore[arg-type]
 
 
 def after(
@@ -38,7 +38,7 @@ def after(
     return replace(here, past_recoveries=(*here.past_recoveries, done))
 
 
-def climb(here: RecoveryContext, chosen: RecoveryPlanner) -> list[tuple[str, int]]:
+def climb(here: RecoveryContext, chosen: EscalationPlanner) -> list[tuple[str, int]]:
     """Return strategies and steps in their order, if none of them helps."""
     taken = []
     for _ in range(20):
@@ -110,7 +110,7 @@ def test_invalid_escalation_is_an_error(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="recovery"):
         planner("stop", **wrong)
     with pytest.raises(ConfigError, match="the default"):
-        RecoveryPlanner([])
+        EscalationPlanner([])
 
 
 @given(

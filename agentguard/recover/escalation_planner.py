@@ -1,4 +1,4 @@
-"""Recovery planner: choice of a strategy and a hypothesis within the budget.
+"""Escalation planner: choice of a strategy and a hypothesis within the budget.
 
 An *escalation policy* lists the strategies for the findings of one detector (``on_fail``), the mildest first.
 The planner selects the first level that proposes a plan, has not failed before and is within the budget. It
@@ -36,7 +36,7 @@ class PlanDecision:
     rejections: tuple[tuple[str, int, str], ...] = ()
 
 
-class RecoveryPlanner:
+class EscalationPlanner:
     """Planner for one policy; it has no state of a run, so one planner serves all runs.
 
     Args:
