@@ -20,7 +20,7 @@ from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.prompt import render_run
 from agentguard.judge.llm.types import EndpointOptions
-from agentguard.judge.vllm.serve import ServerWork, fetch_work
+from agentguard.judge.vllm.server_metrics import ServerWork, fetch_work
 from agentguard.localize.base import Diagnosis, Localizer
 from agentguard.localize.llm.base import LlmLocalizer
 from agentguard.localize.llm.fused import FusedLocalizer

@@ -30,7 +30,7 @@ from judge_published_texts import ASKED, CRITICAL, ROLE, SYSTEM
 
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import CallError, CallUsage, Message
-from agentguard.localize._roles import find_agent_steps, has_environment_response
+from agentguard.localize.agent_roles import find_agent_steps, has_environment_response
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.taxonomy.model import TaxonomyCode
 from agentguard.trajectory.model import Source, Step, Trajectory

@@ -32,7 +32,7 @@ from agentguard.evals.metrics import auroc
 from agentguard.evals.statistics import wilson_interval
 from agentguard.judge.base import Judge
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.ensemble.order_swap import BothOrdersJudge
+from agentguard.judge.ensemble.question_variants import BothOrdersJudge
 from agentguard.judge.ensemble.unanimous import UnanimousJudge
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint

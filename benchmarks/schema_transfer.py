@@ -9,14 +9,14 @@ from agentguard.evals.statistics import mean
 from agentguard.judge.embedded.features.table import build_step_table
 from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.schemata.index import SchemaIndex
-from agentguard.schemata.similarity import SchemaSignals
-from agentguard.schemata.training import (
+from agentguard.schemata.signal_trainer import (
     TRAIT_WEIGHT,
     detect_cached,
     distill_records,
     profile_cached,
     select_group,
 )
+from agentguard.schemata.similarity_signal import SchemaSignals
 from agentguard.trajectory.model import Record
 
 

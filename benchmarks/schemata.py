@@ -36,8 +36,7 @@ from agentguard.schemata.distillation.distiller import EmbeddedDistiller
 from agentguard.schemata.index import SchemaIndex
 from agentguard.schemata.live_cache import SchemaCache
 from agentguard.schemata.selection import select_schemata
-from agentguard.schemata.similarity import SchemaSignals
-from agentguard.schemata.training import (
+from agentguard.schemata.signal_trainer import (
     TRAIT_WEIGHT,
     build_signals,
     detect_cached,
@@ -45,6 +44,7 @@ from agentguard.schemata.training import (
     profile_cached,
     select_group,
 )
+from agentguard.schemata.similarity_signal import SchemaSignals
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
 from benchmarks.prequential import evaluate_prequential

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import CallError, EndpointOptions, ErrorKind
-from agentguard.judge.vllm.serve import fetch_counters
+from agentguard.judge.vllm.server_metrics import fetch_counters
 from tests.judge_process import Serving
 
 _LABELS: Final = ("A", "B")

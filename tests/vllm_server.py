@@ -19,7 +19,7 @@ import pytest
 
 from agentguard.errors import JudgeError
 from agentguard.judge.vllm.command import ServeOptions, build_environment, plan_command
-from agentguard.judge.vllm.serve import fetch_counters, is_healthy
+from agentguard.judge.vllm.server_metrics import fetch_counters, is_healthy
 from agentguard.supervision.process import ChildProcess, find_free_port
 from tests.vllm_setup import COMMAND, PYTHON, WEIGHTS, missing
 

@@ -17,7 +17,7 @@ from agentguard.guard import Guard
 from agentguard.schemata.distillation.distiller import EmbeddedDistiller
 from agentguard.schemata.model import Distiller, ErrorSchema
 from agentguard.schemata.serialization import encode_schema
-from agentguard.schemata.training import detect_cached, select_group
+from agentguard.schemata.signal_trainer import detect_cached, select_group
 from agentguard.trajectory.model import Record
 from agentguard.verdict import Verdict
 

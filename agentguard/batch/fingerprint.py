@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from agentguard.detect.base import detectors
-from agentguard.judge.embedded.model_io import load_card
+from agentguard.judge.embedded.model_card import load_card
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 
 

@@ -182,7 +182,8 @@ def train(
         require_specialist,
     )
     from agentguard.judge.embedded.label_counts import count_labels
-    from agentguard.judge.embedded.model_io import load_card, load_model, save_model
+    from agentguard.judge.embedded.model_card import load_card
+    from agentguard.judge.embedded.model_io import load_model, save_model
     from agentguard.judge.embedded.training import (
         build_transfer_examples,
         fit_transferable_model,
@@ -227,7 +228,7 @@ def train(
 
 def info(model: Folder = None, json: Json = False) -> None:
     """Show the card of a model: data, checksum, scores, limits."""
-    from agentguard.judge.embedded.model_io import load_card
+    from agentguard.judge.embedded.model_card import load_card
 
     _show_check(load_card(model), json=json)
 

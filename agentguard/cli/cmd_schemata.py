@@ -178,7 +178,7 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the schemata nearest to the steps of a run."""
-    from agentguard.schemata.training import build_signals, detect_cached, profile_cached
+    from agentguard.schemata.signal_trainer import build_signals, detect_cached, profile_cached
 
     trajectory = next(_read_records([run], format, Counter())).trajectory
     profiles = profile_cached(trajectory, detect_cached(trajectory))
@@ -216,7 +216,7 @@ def select(
     from agentguard.schemata.model import SchemaStatus
     from agentguard.schemata.selection import select_schemata as choose
     from agentguard.schemata.serialization import write_schemata
-    from agentguard.schemata.training import build_signals
+    from agentguard.schemata.signal_trainer import build_signals
 
     active = [schema for schema in _load_schemata(place) if schema.status is SchemaStatus.ACTIVE]
     index = build_signals(active).index
@@ -317,7 +317,7 @@ def accept(
 
 def _propose_codes(place: str | None, min_support: int, min_similarity: float | None) -> tuple[Any, ...]:
     from agentguard.schemata.induction.clustering import propose_codes
-    from agentguard.schemata.training import build_signals
+    from agentguard.schemata.signal_trainer import build_signals
 
     index = build_signals(_load_schemata(place)).index
     return propose_codes(

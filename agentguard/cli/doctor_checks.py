@@ -154,7 +154,8 @@ def check_extras(_: CheckContext) -> Iterator[CheckResult]:
 
 def check_model(_: CheckContext) -> Iterator[CheckResult]:
     """Check that the model file of the embedded judge exists, is unchanged and can be loaded."""
-    from agentguard.judge.embedded.model_io import load_card, load_model
+    from agentguard.judge.embedded.model_card import load_card
+    from agentguard.judge.embedded.model_io import load_model
 
     try:
         card = load_card()

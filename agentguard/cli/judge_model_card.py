@@ -12,8 +12,8 @@ from agentguard.evals.datasets.dataset import Dataset, compute_checksum
 from agentguard.evals.evaluate import evaluate
 from agentguard.evals.result import Evaluation
 from agentguard.judge.embedded.label_counts import MINIMUM_LABELS, LabelCounts, get_root_cause_step
+from agentguard.judge.embedded.run_digests import encode_digests
 from agentguard.judge.embedded.training import build_untrained_model
-from agentguard.judge.embedded.training_runs import encode_digests
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read

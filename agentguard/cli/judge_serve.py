@@ -78,7 +78,7 @@ def serve(
     Exit status: 0 after a signal, 1 after too many restarts, 2 if it cannot be started.
     """
     from agentguard.judge.vllm.command import ServedTask, ServeOptions, plan_command
-    from agentguard.judge.vllm.serve import serve_model as run
+    from agentguard.judge.vllm.model_server import serve_model as run
     from agentguard.judge.vllm.status_server import ServerPhase
     from agentguard.judge.vllm.supervisor import WatchOptions
 

@@ -83,14 +83,14 @@ def export_judge_questions(
 ) -> Iterator[bytes]:
     """Yield the judge's questions with the answers of people; arguments as for `export_training`."""
     from agentguard.localize.human_labels import iter_run_labels
-    from agentguard.localize.llm.judge_examples import build_judge_examples, to_training_line
+    from agentguard.localize.llm.fine_tuning_examples import build_fine_tuning_examples, to_training_line
 
     counts, chosen = ExportCounts(), set(ids)
     for label in iter_run_labels(store, tenant=tenant):
         run = store.get_trajectory(label.run_id, tenant=tenant)
         if run is None or (chosen and label.run_id not in chosen):
             continue
-        for example in build_judge_examples(run, label):
+        for example in build_fine_tuning_examples(run, label):
             counts.entries += 1
             line = to_training_line(example, name)
             if line is None:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from agentguard.judge.classifier.pooling_judge import PoolingOptions as PoolingOptions
     from agentguard.judge.classifier.spec import ClassifierSpec as ClassifierSpec
     from agentguard.judge.embedded.judge import EmbeddedJudge as EmbeddedJudge
-    from agentguard.judge.ensemble.order_swap import BothOrdersJudge as BothOrdersJudge
-    from agentguard.judge.ensemble.order_swap import OptionSwapJudge as OptionSwapJudge
-    from agentguard.judge.ensemble.order_swap import ParaphraseJudge as ParaphraseJudge
     from agentguard.judge.ensemble.panel import PanelJudge as PanelJudge
+    from agentguard.judge.ensemble.question_variants import BothOrdersJudge as BothOrdersJudge
+    from agentguard.judge.ensemble.question_variants import OptionSwapJudge as OptionSwapJudge
+    from agentguard.judge.ensemble.question_variants import ParaphraseJudge as ParaphraseJudge
     from agentguard.judge.ensemble.unanimous import UnanimousJudge as UnanimousJudge
     from agentguard.judge.factory import build_judge as build_judge
     from agentguard.judge.llm.chat_judge import ChatJudge as ChatJudge
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from agentguard.judge.response_safety import SafetyTier as SafetyTier
 
 _EXPORTS = {
-    "BothOrdersJudge": "agentguard.judge.ensemble.order_swap",
+    "BothOrdersJudge": "agentguard.judge.ensemble.question_variants",
     "CachedJudge": "agentguard.judge.cache",
     "VerdictScope": "agentguard.judge.cache",
     "ChatJudge": "agentguard.judge.llm.chat_judge",
@@ -58,9 +58,9 @@ _EXPORTS = {
     "Judge": "agentguard.judge.base",
     "JudgeAnswer": "agentguard.judge.base",
     "JudgeEndpoint": "agentguard.judge.llm.client",
-    "OptionSwapJudge": "agentguard.judge.ensemble.order_swap",
+    "OptionSwapJudge": "agentguard.judge.ensemble.question_variants",
     "PanelJudge": "agentguard.judge.ensemble.panel",
-    "ParaphraseJudge": "agentguard.judge.ensemble.order_swap",
+    "ParaphraseJudge": "agentguard.judge.ensemble.question_variants",
     "PoolingJudge": "agentguard.judge.classifier.pooling_judge",
     "PoolingOptions": "agentguard.judge.classifier.pooling_judge",
     "Predicate": "agentguard.judge.base",

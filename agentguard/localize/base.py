@@ -225,7 +225,7 @@ _REGISTRY: Registry[LocalizerFactory] = Registry(
         "all_at_once": "agentguard.localize.llm.all_at_once:build_all_at_once",
         "step_by_step": "agentguard.localize.llm.step_search:build_step_by_step",
         "binary_search": "agentguard.localize.llm.step_search:build_binary_search",
-        "structured": "agentguard.localize.llm.structured:build_structured",
+        "structured": "agentguard.localize.llm.structured_turns:build_structured",
         "constraints": "agentguard.localize.llm.constraints:build_constraints",
         "two_stage": "agentguard.localize.llm.two_stage:build_two_stage",
         "fused": "agentguard.localize.llm.fused:FusedLocalizer",

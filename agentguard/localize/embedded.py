@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
-from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis, OutcomeBasis
+from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.trajectory.grouping import group_by_agent
 from agentguard.trajectory.model import GOLD_ANSWER, Record, Source, Trajectory
 from agentguard.verdict import Verdict
@@ -90,7 +90,7 @@ class EmbeddedLocalizer(BaseLocalizer):
 
         A model that was not read from a file has no card; the number is then 0.
         """
-        from agentguard.judge.embedded.training_runs import compute_run_digest
+        from agentguard.judge.embedded.run_digests import compute_run_digest
 
         digests = self._training_digests
         return sum(compute_run_digest(run) in digests for run in runs) if digests else 0
@@ -99,8 +99,8 @@ class EmbeddedLocalizer(BaseLocalizer):
     def _training_digests(self) -> frozenset[bytes]:
         if not self._has_card:
             return frozenset()
-        from agentguard.judge.embedded.model_files import load_card
-        from agentguard.judge.embedded.training_runs import decode_digests
+        from agentguard.judge.embedded.model_card import load_card
+        from agentguard.judge.embedded.run_digests import decode_digests
 
         return decode_digests(load_card(self._folder))
 
@@ -194,7 +194,7 @@ class EmbeddedLocalizer(BaseLocalizer):
 
 @lru_cache(maxsize=4)
 def _verify_model_file(folder: Path | None) -> None:
-    from agentguard.judge.embedded.model_files import read_verified_model
+    from agentguard.judge.embedded.model_card import read_verified_model
 
     read_verified_model(folder)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
-from agentguard.localize._ranking import reject_unknown_options
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
+from agentguard.localize.diagnosis_builder import reject_unknown_options
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
 from agentguard.trajectory.model import Record, Trajectory
 from agentguard.verdict import Verdict
@@ -24,7 +24,7 @@ from agentguard.verdict import Verdict
 if TYPE_CHECKING:
     from agentguard.judge.embedded.model import EmbeddedModel
     from agentguard.schemata.model import Match
-    from agentguard.schemata.similarity import SchemaSignals, SimilaritySignal
+    from agentguard.schemata.similarity_signal import SchemaSignals, SimilaritySignal
 
 SCHEMA_SIGNAL_WEIGHT: Final = 0.15
 """Log-odds for a standard deviation of the signal, for a model that was trained without schemata.
@@ -79,7 +79,7 @@ class SchemaLocalizer(BaseLocalizer):
         self._excluded_groups: tuple[str, ...] = ()
         if self.schemata is not None:
             from agentguard.schemata.persistence import load_schemata
-            from agentguard.schemata.training import build_signals
+            from agentguard.schemata.signal_trainer import build_signals
 
             self._signals = build_signals(load_schemata(self.schemata), k=self.k)
 
@@ -91,7 +91,7 @@ class SchemaLocalizer(BaseLocalizer):
         run.
         """
         from agentguard.judge.embedded.training import build_untrained_model, train_model
-        from agentguard.schemata.training import compute_training_signals, train_signals
+        from agentguard.schemata.signal_trainer import compute_training_signals, train_signals
 
         signals = train_signals(records, k=self.k)
         try:
@@ -147,7 +147,7 @@ class SchemaLocalizer(BaseLocalizer):
 
     def compute_similarity(self, trajectory: Trajectory, findings: Sequence[Finding]) -> SimilaritySignal:
         """Compute the schema signal of each candidate step. Raises JudgeError if there are no schemata."""
-        from agentguard.schemata.training import profile_cached
+        from agentguard.schemata.signal_trainer import profile_cached
 
         if self._signals is None:
             raise JudgeError(f"there are no schemata; {DISTILL_HINT}")

@@ -29,7 +29,7 @@ from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.outcome_verification import get_resume_step
 from agentguard.recover.plan import Recovery, RecoveryOutcome, RecoveryTier
 from agentguard.runtime.background_queue import BackgroundQueue
-from agentguard.schemata.database import SchemaDatabase
+from agentguard.schemata.lazy_store import LazySchemaStore
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SchemaFeedback:
 
     def __init__(
         self,
-        source: SchemaCache | SchemaDatabase,
+        source: SchemaCache | LazySchemaStore,
         *,
         allow_same_task: bool = True,
         clock: Callable[[], float] = time.time,
@@ -78,8 +78,8 @@ class SchemaFeedback:
         self.allow_same_task = allow_same_task
         self.queue = BackgroundQueue("agentguard-learning", max_jobs=_MAX_QUEUE)
         self._clock = clock
-        self._database = source if isinstance(source, SchemaDatabase) else None
-        self._cache = None if isinstance(source, SchemaDatabase) else source
+        self._database = source if isinstance(source, LazySchemaStore) else None
+        self._cache = None if isinstance(source, LazySchemaStore) else source
         self._cache_lock = threading.RLock()
         self._next_look = -math.inf
         self._load_error: AgentGuardError | None = None
@@ -348,11 +348,11 @@ def build_schema_feedback(
     if source is False or (source is None and store is None):
         return None
     if source is None or source is True:
-        return SchemaFeedback(SchemaDatabase(store))
+        return SchemaFeedback(LazySchemaStore(store))
     from agentguard.schemata.persistence import FileSchemaStore, is_database
 
     if is_database(source):
-        return SchemaFeedback(SchemaDatabase(source))
+        return SchemaFeedback(LazySchemaStore(source))
     from agentguard.schemata.live_cache import SchemaCache
 
     return SchemaFeedback(SchemaCache(FileSchemaStore(source)))

@@ -10,7 +10,7 @@ from agentguard.errors import ConfigError, InputError
 from agentguard.schemata.model import ErrorSchema, Match, Profile, SchemaOrigin, SchemaStatus
 from agentguard.schemata.vectors.base import DEFAULT_VECTORISER, Vectoriser, vectorisers
 from agentguard.schemata.vectors.combined import TRAIT_DIMENSIONS, SchemaQuery, encode_combined, extract_text
-from agentguard.schemata.vectors.matrix import VectorMatrix, select_diverse
+from agentguard.schemata.vectors.vector_matrix import VectorMatrix, select_diverse
 from agentguard.trajectory.grouping import normalize_group_key
 
 if TYPE_CHECKING:

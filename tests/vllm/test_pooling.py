@@ -30,7 +30,7 @@ from agentguard.judge.classifier.pooling_judge import (
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions, ErrorKind
 from agentguard.judge.vllm.command import ServeOptions
-from agentguard.judge.vllm.serve import is_healthy
+from agentguard.judge.vllm.server_metrics import is_healthy
 from agentguard.trajectory.model import Trajectory
 from tests.judge_process import Serving, children, serving
 from tests.vllm_server import CPU_ENVIRONMENT, VllmServer

@@ -19,7 +19,7 @@ from agentguard.judge.base import RUN_FAILED, TEXT_SCHEMA
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions
-from agentguard.judge.vllm.serve import fetch_counters
+from agentguard.judge.vllm.server_metrics import fetch_counters
 from agentguard.localize.llm.fused import FusedLocalizer
 from agentguard.trajectory.model import Source, Step, Trajectory
 from tests.judge_process import Serving, children, get, gone

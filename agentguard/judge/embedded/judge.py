@@ -14,13 +14,12 @@ from agentguard.detect.base import Finding
 from agentguard.errors import ModelFileError
 from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, JudgeAnswer, Question, build_root_cause_question
 from agentguard.judge.embedded.model import EmbeddedJudgement, EmbeddedModel
+from agentguard.judge.embedded.model_card import MODEL_FILE, get_default_folder
 from agentguard.judge.embedded.model_io import (
-    MODEL_FILE,
     STRUCTURE_KEY,
     decode_model,
     dump_model,
     encode_model,
-    get_default_folder,
     load_model,
 )
 from agentguard.trajectory.model import Source, Step, Trajectory

@@ -21,9 +21,9 @@ from agentguard.judge.embedded.outcome_model import (
     build_run_rows,
     estimate_failure,
 )
-from agentguard.judge.embedded.outcome_rules import RuleOutcomeModel
 from agentguard.judge.embedded.ranker import Ranker, build_signal_model, softmax
 from agentguard.judge.embedded.relative_outcome import RelativeOutcomeModel
+from agentguard.judge.embedded.rule_outcome import RuleOutcomeModel
 from agentguard.trajectory.model import Trajectory
 
 _MIN_STEP_PROBABILITY = 1e-9

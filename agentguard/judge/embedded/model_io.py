@@ -25,21 +25,18 @@ from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES
 from agentguard.judge.embedded.forest import Forest
 from agentguard.judge.embedded.log_kind import LogKind
 from agentguard.judge.embedded.model import EmbeddedModel, LogKindModel
-from agentguard.judge.embedded.model_files import (
+from agentguard.judge.embedded.model_card import (
     CARD_FILE,
     MAX_MODEL_BYTES,
     MODEL_FILE,
     MODEL_FORMAT,
-    TRAIN_COMMAND,
-    get_default_folder,
-    load_card,
     read_verified_model,
 )
 from agentguard.judge.embedded.outcome_model import OutcomeModel
-from agentguard.judge.embedded.outcome_rules import OutcomeRule, RuleOutcomeModel
-from agentguard.judge.embedded.outcome_text import TextOutcomeModel
 from agentguard.judge.embedded.ranker import Ranker, RunRelativeModel
 from agentguard.judge.embedded.relative_outcome import RelativeOutcomeModel
+from agentguard.judge.embedded.rule_outcome import OutcomeRule, RuleOutcomeModel
+from agentguard.judge.embedded.text_outcome import TextOutcomeModel
 from agentguard.judge.embedded.transfer_ranker import TransferRanker
 from agentguard.version import __version__
 
@@ -220,18 +217,3 @@ def _normalize_archive(data: bytes) -> bytes:
             archive.writestr(zipfile.ZipInfo(new, _ZIP_EPOCH), source.read(old), zipfile.ZIP_DEFLATED)
         archive.writestr(zipfile.ZipInfo("schema.json", _ZIP_EPOCH), schema, zipfile.ZIP_DEFLATED)
     return out.getvalue()
-
-
-__all__ = [
-    "CARD_FILE",
-    "MODEL_FILE",
-    "MODEL_FORMAT",
-    "STRUCTURE_KEY",
-    "TRAIN_COMMAND",
-    "dump_model",
-    "get_default_folder",
-    "load_card",
-    "load_model",
-    "parse_model",
-    "save_model",
-]

@@ -20,7 +20,7 @@ from agentguard.judge.embedded.conditional_logit import Array, FeatureScaler
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.run_level import RUN_FEATURE_NAMES, compute_run_features
 from agentguard.judge.embedded.forest import Forest, fit_forest
-from agentguard.judge.embedded.outcome_text import TextOutcomeModel, count_run_text, fit_text_outcome
+from agentguard.judge.embedded.text_outcome import TextOutcomeModel, count_run_text, fit_text_outcome
 from agentguard.trajectory.model import Source, Step
 
 _TREE_COUNT, _FEATURE_SHARE, _INVERSE_RIDGE = 100, 0.2, 0.01

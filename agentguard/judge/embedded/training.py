@@ -41,12 +41,6 @@ from agentguard.judge.embedded.outcome_model import (
     estimate_failure,
     fit_outcome_model,
 )
-from agentguard.judge.embedded.outcome_rules import (
-    RuleOutcomeModel,
-    SystemSigns,
-    find_signs,
-    fit_rule_outcome,
-)
 from agentguard.judge.embedded.ranker import (
     Ranker,
     build_signal_model,
@@ -54,6 +48,12 @@ from agentguard.judge.embedded.ranker import (
     fit_ranker,
 )
 from agentguard.judge.embedded.relative_outcome import LabelledBatch, fit_relative_outcome
+from agentguard.judge.embedded.rule_outcome import (
+    RuleOutcomeModel,
+    SystemSigns,
+    find_signs,
+    fit_rule_outcome,
+)
 from agentguard.trajectory.model import Record
 
 _FOLD_COUNT = 4

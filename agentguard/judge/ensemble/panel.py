@@ -1,7 +1,7 @@
 """Panel of judges: several judges answer, and their agreement measures the certainty of the answer.
 
 After triple modular redundancy (von Neumann 1956; Lyons and Vanderkulk 1962): diverse judges, or one judge
-with paraphrased or reordered questions (`agentguard.judge.ensemble.order_swap`), rarely make the same
+with paraphrased or reordered questions (`agentguard.judge.ensemble.question_variants`), rarely make the same
 mistake. A panel's probabilities are the mean of its members', so that disagreement gives an undecided answer;
 the votes are reported as well. If fewer members than the quorum answer, the result is an error.
 """

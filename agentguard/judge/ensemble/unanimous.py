@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from agentguard.errors import ConfigError
 from agentguard.judge.base import Judge, JudgeAnswer, Question, VersionedJudge, close_judge
-from agentguard.judge.ensemble.order_swap import ask_in_both_orders
 from agentguard.judge.ensemble.panel import ask_judges, merge_answers
+from agentguard.judge.ensemble.question_variants import ask_in_both_orders
 from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.trajectory.model import Trajectory
 

@@ -36,7 +36,7 @@ class ServerStatus:
         pid: its process id; None unless it runs.
         restarts: number of restarts.
         reason: why it is not ready, or why it was last restarted.
-        canary: result of its last probe; see `agentguard.judge.vllm.probe`.
+        canary: result of its last probe; see `agentguard.judge.vllm.known_answer_probe`.
         since: when the phase began, epoch seconds.
     """
 

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from agentguard.errors import JudgeError
 from agentguard.judge.vllm.command import SHUTDOWN_TIMEOUT_S
-from agentguard.judge.vllm.probe import ProbeResult
+from agentguard.judge.vllm.known_answer_probe import ProbeResult
 from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
 from agentguard.resilience.retry import Backoff
 from agentguard.supervision.restart_policy import RestartPolicy

@@ -9,13 +9,13 @@ from typing import Literal, TypeVar, get_args
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
-from agentguard.localize._ranking import (
+from agentguard.localize.base import BaseLocalizer, Diagnosis, Localizer, Trainable
+from agentguard.localize.diagnosis_builder import (
     build_diagnosis,
     estimate_failure_rate,
     halve_weights,
     reject_unknown_options,
 )
-from agentguard.localize.base import BaseLocalizer, Diagnosis, Localizer, Trainable
 from agentguard.trajectory.model import Record, Trajectory
 
 Position = Literal["commonest", "first", "last"]

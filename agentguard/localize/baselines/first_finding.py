@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
-from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
+from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentguard.detect.base import Finding
-from agentguard.localize._ranking import build_diagnosis, halve_weights, reject_unknown_options
-from agentguard.localize._roles import find_task_handoff, find_worker_steps, has_environment_response
+from agentguard.localize.agent_roles import find_task_handoff, find_worker_steps, has_environment_response
 from agentguard.localize.base import BaseLocalizer, Diagnosis
+from agentguard.localize.diagnosis_builder import build_diagnosis, halve_weights, reject_unknown_options
 from agentguard.trajectory.model import Trajectory
 
 

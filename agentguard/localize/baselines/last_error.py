@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentguard.detect.base import Finding
-from agentguard.localize._ranking import build_diagnosis, halve_weights, reject_unknown_options
-from agentguard.localize._roles import find_agent_steps, has_failed_outcome
+from agentguard.localize.agent_roles import find_agent_steps, has_failed_outcome
 from agentguard.localize.base import BaseLocalizer, Diagnosis
+from agentguard.localize.diagnosis_builder import build_diagnosis, halve_weights, reject_unknown_options
 from agentguard.trajectory.model import Trajectory
 
 

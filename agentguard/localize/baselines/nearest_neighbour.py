@@ -9,8 +9,12 @@ from typing import Any
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
-from agentguard.localize._ranking import build_diagnosis, estimate_failure_rate, reject_unknown_options
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Localizer
+from agentguard.localize.diagnosis_builder import (
+    build_diagnosis,
+    estimate_failure_rate,
+    reject_unknown_options,
+)
 from agentguard.trajectory.model import Record, RootCause, Trajectory
 
 _MAX_CHARS = 20_000

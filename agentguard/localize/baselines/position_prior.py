@@ -9,9 +9,13 @@ from typing import Literal, get_args
 
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
-from agentguard.localize._ranking import build_diagnosis, estimate_failure_rate, reject_unknown_options
-from agentguard.localize._roles import find_agent_steps
+from agentguard.localize.agent_roles import find_agent_steps
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Localizer
+from agentguard.localize.diagnosis_builder import (
+    build_diagnosis,
+    estimate_failure_rate,
+    reject_unknown_options,
+)
 from agentguard.trajectory.model import Record, Trajectory
 
 PositionCount = Literal["index", "ordinal"]

@@ -29,8 +29,8 @@ from agentguard.judge.base import (
 )
 from agentguard.judge.ensemble.panel import ask_judges
 from agentguard.judge.usage import USAGE_KEYS, add_usage
-from agentguard.localize._ranking import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
+from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES, reject_unknown_options
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 
@@ -130,7 +130,7 @@ def pop_judge(method: str, options: dict[str, Any], *, schemata: SchemaSource = 
 
 
 def _ask_in_both_orders(judge: Judge) -> Judge:
-    from agentguard.judge.ensemble.order_swap import BothOrdersJudge
+    from agentguard.judge.ensemble.question_variants import BothOrdersJudge
 
     return BothOrdersJudge(judge)
 

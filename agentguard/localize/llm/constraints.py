@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from agentguard.detect.base import Finding
 from agentguard.judge.base import ChoiceQuestion
-from agentguard.localize._roles import find_agent_steps
+from agentguard.localize.agent_roles import find_agent_steps
 from agentguard.localize.llm.base import LlmLocalizer, QuerySession, StepRanking, build_llm_localizer
 from agentguard.trajectory.model import ToolSpec, Trajectory
 

@@ -23,10 +23,10 @@ from agentguard.detect.detection import detect
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, Question, close_judge
 from agentguard.judge.llm.types import LABELS
-from agentguard.localize._ranking import reject_unknown_options
 from agentguard.localize.base import BaseLocalizer, Diagnosis
+from agentguard.localize.diagnosis_builder import reject_unknown_options
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
-from agentguard.localize.llm import structured
+from agentguard.localize.llm import structured_turns
 from agentguard.localize.llm.base import QuerySession, pop_judge, select_verdict
 from agentguard.trajectory.model import Record, Trajectory
 from agentguard.verdict import Verdict
@@ -198,8 +198,8 @@ def _list_candidate_steps(run: Trajectory) -> tuple[int, ...]:
 
 def _build_question(run: Trajectory, steps: Sequence[int], findings: Sequence[Finding]) -> ChoiceQuestion:
     """Ask for the step; ask for the turn if there are more steps than labels."""
-    turns = structured.select_candidate_turns(run)
-    by_turn = structured.build_turn_question(run, turns, findings)
+    turns = structured_turns.select_candidate_turns(run)
+    by_turn = structured_turns.build_turn_question(run, turns, findings)
     if len(steps) > len(LABELS):
         return by_turn
     text = by_turn.text.replace("turn", "step")
@@ -210,7 +210,9 @@ def _assign_to_steps(
     run: Trajectory, steps: Sequence[int], probabilities: Mapping[str, float]
 ) -> Mapping[int, float]:
     if len(steps) > len(LABELS):
-        return structured.distribute_to_steps(structured.select_candidate_turns(run), probabilities)
+        return structured_turns.distribute_to_steps(
+            structured_turns.select_candidate_turns(run), probabilities
+        )
     return {step: probabilities.get(f"step {step}", 0.0) for step in steps}
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.detect.base import Finding
 from agentguard.judge.base import ChoiceQuestion, Judge
-from agentguard.localize._roles import find_agent_steps
+from agentguard.localize.agent_roles import find_agent_steps
 from agentguard.localize.llm.base import LlmLocalizer, QuerySession, StepRanking, pop_judge
 from agentguard.localize.schema_similarity import DISTILL_HINT, SchemaLocalizer
 from agentguard.trajectory.model import Record, Trajectory
@@ -54,7 +54,7 @@ class SchemaPromptedLocalizer(LlmLocalizer):
 
     def fit(self, records: Sequence[Record]) -> SchemaPromptedLocalizer:
         """Distil the failures among ``records``, without a call to the judge."""
-        from agentguard.schemata.training import train_signals
+        from agentguard.schemata.signal_trainer import train_signals
 
         finder = self.finder.with_signals(train_signals(records, k=self.finder.k), self.finder.embedded)
         return SchemaPromptedLocalizer(finder, self.judge, given_failed=self.given_failed)

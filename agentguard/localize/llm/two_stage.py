@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from agentguard.detect.base import Finding
 from agentguard.judge.base import ChoiceQuestion, JudgeAnswer, TextGenerator
-from agentguard.localize._roles import find_agent_steps
+from agentguard.localize.agent_roles import find_agent_steps
 from agentguard.localize.llm.base import LlmLocalizer, QuerySession, StepRanking, build_llm_localizer
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.taxonomy.model import TaxonomyCode

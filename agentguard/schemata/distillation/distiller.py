@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import orjson
 
 from agentguard.detect.base import Finding
-from agentguard.schemata.corrections import resolve_module, select_codes, select_correction
+from agentguard.schemata.advice import resolve_module, select_codes, select_correction
 from agentguard.schemata.model import ErrorSchema, Provenance, SchemaOrigin
 from agentguard.schemata.profiles.delexicalization import Delexicalizer
 from agentguard.schemata.profiles.step_profile import (

@@ -58,7 +58,7 @@ class Vectoriser(Protocol):
 
 
 class StorableVectoriser(Vectoriser, Protocol):
-    """Vectoriser that `agentguard.schemata.vectors.model_io` can write and read."""
+    """Vectoriser that `agentguard.schemata.vectors.vectoriser_files` can write and read."""
 
     def options(self) -> Mapping[str, Any]:
         """Return the options of its factory; JSON values, and never a secret."""

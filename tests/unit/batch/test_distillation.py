@@ -12,7 +12,7 @@ from agentguard.batch import BatchJob, DistillationOperation
 from agentguard.batch.distillation import DistillationProcessor
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.schemata.serialization import parse_schema
-from agentguard.schemata.training import distill_records
+from agentguard.schemata.signal_trainer import distill_records
 from agentguard.trajectory.event_log.recorder import write_log
 from tests.unit.batch.test_job import OPTIONS, InlineEngine, build_run, read_letters, write_lines
 from tests.unit.judge.runs import group_chat

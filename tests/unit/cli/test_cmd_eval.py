@@ -9,8 +9,8 @@ from typer.testing import CliRunner, Result
 from agentguard.cli.app import build_app
 from agentguard.evals.result import Setting
 from agentguard.evals.result_file import is_result_file, read_result_file
-from agentguard.judge.embedded.model_files import load_card
-from agentguard.judge.embedded.training_runs import encode_digests
+from agentguard.judge.embedded.model_card import load_card
+from agentguard.judge.embedded.run_digests import encode_digests
 from agentguard.localize.baselines.first_worker_turn import FirstWorkerTurnLocalizer
 from agentguard.trajectory.formats.reader import load_records
 from tests.unit.evals.test_dataset import run_file
@@ -250,7 +250,7 @@ def trained_on_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder of runs, some of which the card of the shipped model lists as training data."""
     runs = [record.trajectory for record in load_records(folder)]
     card = load_card() | {"data": [{"name": "own", "run_digests": encode_digests(runs[:4])}]}
-    monkeypatch.setattr("agentguard.judge.embedded.model_files.load_card", lambda folder=None: card)
+    monkeypatch.setattr("agentguard.judge.embedded.model_card.load_card", lambda folder=None: card)
     return folder
 
 

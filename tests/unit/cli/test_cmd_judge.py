@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
 from agentguard.judge.embedded.label_counts import MIN_OUTCOMES, MIN_RUNS_PER_OUTCOME, MINIMUM_LABELS
-from agentguard.judge.embedded.model_io import CARD_FILE, MODEL_FILE
+from agentguard.judge.embedded.model_card import CARD_FILE, MODEL_FILE
 from agentguard.trajectory.formats.reader import load_records
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from agentguard.cli.app import build_app
 from agentguard.schemata.persistence import FileSchemaStore
 from agentguard.schemata.serialization import read_schemata
-from agentguard.schemata.training import distill_records
+from agentguard.schemata.signal_trainer import distill_records
 from agentguard.taxonomy.parser import read_taxonomy
 from agentguard.trajectory.event_log.recorder import write_log
 from agentguard.trajectory.model import Annotation

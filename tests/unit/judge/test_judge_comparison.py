@@ -10,14 +10,8 @@ import pytest
 from agentguard.evals.splits import shuffle_record_labels
 from agentguard.judge.embedded.features.table import build_step_table
 from agentguard.judge.embedded.model import EmbeddedModel
-from agentguard.judge.embedded.model_io import (
-    MODEL_FILE,
-    dump_model,
-    encode_model,
-    get_default_folder,
-    load_model,
-    parse_model,
-)
+from agentguard.judge.embedded.model_card import MODEL_FILE, get_default_folder
+from agentguard.judge.embedded.model_io import dump_model, encode_model, load_model, parse_model
 from agentguard.judge.embedded.ranker import Ranker, build_signal_model
 from agentguard.judge.embedded.training import train_model
 from agentguard.trajectory.model import Record

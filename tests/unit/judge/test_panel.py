@@ -16,8 +16,8 @@ from agentguard.judge.base import (
     build_root_cause_question,
 )
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.ensemble.order_swap import OptionSwapJudge, ParaphraseJudge
 from agentguard.judge.ensemble.panel import PanelJudge
+from agentguard.judge.ensemble.question_variants import OptionSwapJudge, ParaphraseJudge
 from agentguard.trajectory.model import Trajectory
 from tests.unit.judge.judges import DealingJudge, TableJudge
 from tests.unit.localize.runs import chat

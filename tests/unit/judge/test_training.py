@@ -17,13 +17,11 @@ from agentguard.judge.embedded.features.table import build_step_table
 from agentguard.judge.embedded.judge import EmbeddedJudge, verify_model
 from agentguard.judge.embedded.log_kind import build_log_kind
 from agentguard.judge.embedded.model import EmbeddedModel
+from agentguard.judge.embedded.model_card import CARD_FILE, MODEL_FILE, get_default_folder
 from agentguard.judge.embedded.model_io import (
-    CARD_FILE,
-    MODEL_FILE,
     decode_model,
     dump_model,
     encode_model,
-    get_default_folder,
     load_model,
     parse_model,
     save_model,

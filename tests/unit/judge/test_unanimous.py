@@ -9,7 +9,7 @@ import pytest
 from agentguard.errors import ConfigError
 from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, JudgeAnswer, Question
 from agentguard.judge.cache import CachedJudge
-from agentguard.judge.ensemble.order_swap import BothOrdersJudge
+from agentguard.judge.ensemble.question_variants import BothOrdersJudge
 from agentguard.judge.ensemble.unanimous import DISAGREEMENT, UnanimousJudge, get_votes
 from agentguard.judge.llm.multiple_choice import list_options
 from agentguard.trajectory.model import Trajectory

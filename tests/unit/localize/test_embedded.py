@@ -10,9 +10,9 @@ import pytest
 from agentguard.detect.base import Evidence, Finding
 from agentguard.errors import ConfigError, ModelFileError
 from agentguard.guard import Guard
-from agentguard.judge.embedded.model_files import CARD_FILE, get_default_folder
+from agentguard.judge.embedded.model_card import CARD_FILE, get_default_folder
+from agentguard.judge.embedded.run_digests import encode_digests
 from agentguard.judge.embedded.training import build_untrained_model, train_model
-from agentguard.judge.embedded.training_runs import encode_digests
 from agentguard.localize.embedded import TRAINING_NOTE, EmbeddedLocalizer
 from agentguard.trajectory.model import Source, Step, Trajectory
 from agentguard.verdict import Verdict

@@ -7,8 +7,8 @@ import pytest
 
 from agentguard.detect.detection import detect
 from agentguard.judge.embedded.features.run_signals import RUN_SIGNAL_NAMES
-from agentguard.judge.embedded.outcome_rules import RuleOutcomeModel
 from agentguard.judge.embedded.relative_outcome import LabelledBatch, fit_relative_outcome
+from agentguard.judge.embedded.rule_outcome import RuleOutcomeModel
 from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.localize.base import Diagnosis, OutcomeBasis
 from agentguard.localize.embedded import EmbeddedLocalizer

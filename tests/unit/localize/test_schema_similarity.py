@@ -12,7 +12,7 @@ from agentguard.localize.base import Diagnosis
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.schema_similarity import SchemaLocalizer
 from agentguard.schemata.persistence import FileSchemaStore
-from agentguard.schemata.training import distill_records, select_group
+from agentguard.schemata.signal_trainer import distill_records, select_group
 from agentguard.verdict import Verdict
 from tests.unit.judge.runs import group_chat
 from tests.unit.localize.runs import chat

@@ -19,7 +19,7 @@ from agentguard.guard import Guard, diagnose
 from agentguard.judge.cache import VerdictScope
 from agentguard.localize.base import Diagnosis
 from agentguard.runtime.error_schema_feedback import SchemaFeedback
-from agentguard.schemata.database import SchemaDatabase
+from agentguard.schemata.lazy_store import LazySchemaStore
 from agentguard.schemata.model import SchemaStatus
 from agentguard.schemata.persistence import SqlSchemaStore, open_schema_store
 from agentguard.store import Store
@@ -110,10 +110,10 @@ def test_diagnose_uses_the_default_store_if_it_exists(default_store: Path, tmp_p
 
 
 def test_search_for_schemata_leaves_no_file(default_store: Path) -> None:
-    assert not SchemaDatabase().has_schemata()
+    assert not LazySchemaStore().has_schemata()
     assert list(default_store.parent.iterdir()) == []
     add_schema(default_store)
-    assert SchemaDatabase().has_schemata()
+    assert LazySchemaStore().has_schemata()
     assert list(default_store.parent.iterdir()) == [default_store]
 
 
@@ -176,7 +176,7 @@ def test_store_of_a_newer_version_is_reported_in_each_diagnosis(default_store: P
 
 def test_turn_of_a_running_agent_does_not_open_the_store(default_store: Path) -> None:
     add_schema(default_store)
-    feedback = SchemaFeedback(SchemaDatabase())
+    feedback = SchemaFeedback(LazySchemaStore())
     empty = Guard().diagnose(chat())
     assert feedback.annotate_live_diagnosis(chat(), empty, (), rerank=True) is empty
     feedback.prepare()
@@ -186,7 +186,7 @@ def test_turn_of_a_running_agent_does_not_open_the_store(default_store: Path) ->
 
 def test_schema_of_another_process_is_found_after_the_interval(default_store: Path) -> None:
     now = [0.0]
-    feedback = SchemaFeedback(SchemaDatabase(), clock=lambda: now[0])
+    feedback = SchemaFeedback(LazySchemaStore(), clock=lambda: now[0])
     guard = Guard(schemata=feedback)
     assert not list_cited(guard.diagnose(chat()))
     add_schema(default_store)
@@ -197,7 +197,7 @@ def test_schema_of_another_process_is_found_after_the_interval(default_store: Pa
 
 def test_tenants_do_not_share_schemata(default_store: Path) -> None:
     add_schema(default_store, tenant="a")
-    guard = Guard(schemata=SchemaFeedback(SchemaDatabase()))
+    guard = Guard(schemata=SchemaFeedback(LazySchemaStore()))
     assert not list_cited(guard.diagnose(chat()))
     for tenant, expected in (("a", 1), ("b", 0), ("", 0)):
         with VerdictScope(None, tenant=tenant):

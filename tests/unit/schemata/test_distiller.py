@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agentguard.detect.base import Finding
 from agentguard.detect.detection import detect
 from agentguard.localize.base import Diagnosis, Hypothesis
-from agentguard.schemata.corrections import select_correction
+from agentguard.schemata.advice import select_correction
 from agentguard.schemata.distillation.distiller import (
     HAS_TEMPLATE,
     LACKS_TEMPLATE,

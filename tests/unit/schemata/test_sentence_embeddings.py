@@ -18,7 +18,7 @@ import pytest
 from agentguard.errors import ConfigError, InputError, JudgeError, MissingExtra, ModelFileError
 from agentguard.schemata.index import SchemaIndex
 from agentguard.schemata.model import ErrorSchema, Provenance
-from agentguard.schemata.vectors import model_io
+from agentguard.schemata.vectors import vectoriser_files
 from agentguard.schemata.vectors.base import HashingVectoriser, vectorisers
 from agentguard.schemata.vectors.embedding_client import EndpointEmbedding
 from agentguard.schemata.vectors.sentence_embeddings import SentenceEmbedding
@@ -182,9 +182,9 @@ class TestEndpoint:
 
     def test_key_is_not_stored(self, tmp_path: Path) -> None:
         made = endpoint("http://127.0.0.1:9/v1", api_key="sesame", batch=7)
-        model_io.save_vectoriser(made, tmp_path)
+        vectoriser_files.save_vectoriser(made, tmp_path)
         assert all(b"sesame" not in file.read_bytes() for file in tmp_path.iterdir())
-        again = model_io.load_vectoriser(tmp_path)
+        again = vectoriser_files.load_vectoriser(tmp_path)
         assert isinstance(again, EndpointEmbedding)
         assert (again.version, again.options()) == (made.version, made.options())
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError, InputError, ModelFileError, UnknownPlugin
-from agentguard.schemata.vectors import model_io
+from agentguard.schemata.vectors import vectoriser_files
 from agentguard.schemata.vectors.base import HashingVectoriser, Vectoriser, project_terms, vectorisers
 from agentguard.schemata.vectors.tfidf_svd import TfidfSvd
 from agentguard.schemata.vectors.tokenizer import MAX_CHARS, extract_terms, weigh_terms
@@ -101,12 +101,12 @@ class TestCommonContract:
 
     def test_vectoriser_round_trips_through_file(self, name: str, tmp_path: Path) -> None:
         made = ready(name, dims=64)
-        model_io.save_vectoriser(made, tmp_path / "held")
-        again = model_io.load_vectoriser(tmp_path / "held")
+        vectoriser_files.save_vectoriser(made, tmp_path / "held")
+        again = vectoriser_files.load_vectoriser(tmp_path / "held")
         assert again.version == made.version
         assert np.array_equal(again.encode(TEXTS), made.encode(TEXTS))
-        model_io.save_vectoriser(again, tmp_path / "copy")
-        for file in (model_io.CARD_FILE, model_io.ARRAYS_FILE):
+        vectoriser_files.save_vectoriser(again, tmp_path / "copy")
+        for file in (vectoriser_files.CARD_FILE, vectoriser_files.ARRAYS_FILE):
             assert (tmp_path / "held" / file).read_bytes() == (tmp_path / "copy" / file).read_bytes()
 
 
@@ -220,12 +220,12 @@ class TestTfidfSvd:
 
 class TestFile:
     def stored(self, folder: Path) -> tuple[Path, Path]:
-        model_io.save_vectoriser(ready("tfidf_svd"), folder)
-        return folder / model_io.CARD_FILE, folder / model_io.ARRAYS_FILE
+        vectoriser_files.save_vectoriser(ready("tfidf_svd"), folder)
+        return folder / vectoriser_files.CARD_FILE, folder / vectoriser_files.ARRAYS_FILE
 
     def test_missing_file_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(ModelFileError, match=r"vectoriser\.json cannot be read: No such file"):
-            model_io.load_vectoriser(tmp_path)
+            vectoriser_files.load_vectoriser(tmp_path)
 
     def test_changed_arrays_are_rejected(self, tmp_path: Path) -> None:
         _, arrays = self.stored(tmp_path)
@@ -233,13 +233,13 @@ class TestFile:
         data[len(data) // 2] ^= 1
         arrays.write_bytes(data)
         with pytest.raises(ModelFileError, match=r"vectoriser\.npz does not match vectoriser\.json"):
-            model_io.load_vectoriser(tmp_path)
+            vectoriser_files.load_vectoriser(tmp_path)
 
     def test_missing_arrays_are_rejected(self, tmp_path: Path) -> None:
         _, arrays = self.stored(tmp_path)
         arrays.unlink()
         with pytest.raises(ModelFileError, match=r"vectoriser\.npz cannot be read"):
-            model_io.load_vectoriser(tmp_path)
+            vectoriser_files.load_vectoriser(tmp_path)
 
     @pytest.mark.parametrize(
         ("text", "message"), [(b"{", "not JSON"), (b"[]", "format 1"), (b'{"format": 2}', "format 1")]
@@ -248,7 +248,7 @@ class TestFile:
         card, _ = self.stored(tmp_path)
         card.write_bytes(text)
         with pytest.raises(ModelFileError, match=message):
-            model_io.load_vectoriser(tmp_path)
+            vectoriser_files.load_vectoriser(tmp_path)
 
     @pytest.mark.parametrize(
         ("change", "error", "message"),
@@ -265,7 +265,7 @@ class TestFile:
         card, _ = self.stored(tmp_path)
         card.write_bytes(orjson.dumps({**orjson.loads(card.read_bytes()), **change}))
         with pytest.raises(error, match=message):
-            model_io.load_vectoriser(tmp_path)
+            vectoriser_files.load_vectoriser(tmp_path)
 
     def sealed(self, folder: Path, **arrays: Any) -> None:
         """Write arrays with a card that matches them."""
@@ -280,7 +280,7 @@ class TestFile:
     def test_pickles_are_not_read(self, tmp_path: Path) -> None:
         self.sealed(tmp_path, terms=np.array([{"a": 1}], dtype=object), loadings=np.zeros((1, 1)))
         with pytest.raises(ModelFileError, match="cannot be read: ValueError"):
-            model_io.load_vectoriser(tmp_path)
+            vectoriser_files.load_vectoriser(tmp_path)
 
     @pytest.mark.parametrize(
         "arrays",
@@ -297,7 +297,7 @@ class TestFile:
     def test_inconsistent_arrays_are_rejected(self, tmp_path: Path, arrays: dict[str, Any]) -> None:
         self.sealed(tmp_path, **arrays)
         with pytest.raises(ModelFileError, match="terms"):
-            model_io.load_vectoriser(tmp_path)
+            vectoriser_files.load_vectoriser(tmp_path)
 
     def test_unstorable_third_party_vectoriser_is_rejected(self, tmp_path: Path) -> None:
         class Bare:
@@ -310,4 +310,4 @@ class TestFile:
                 return np.ones((len(texts), 1), np.float32)
 
         with pytest.raises(ConfigError, match="'bare' cannot be stored"):
-            model_io.save_vectoriser(Bare(), tmp_path)
+            vectoriser_files.save_vectoriser(Bare(), tmp_path)

@@ -9,7 +9,6 @@ from typing import Final
 
 from agentguard.detect.result_classification import classify_result
 from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
-from agentguard.judge.embedded.features.outcomes import has_no_action, is_empty, is_failed
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.run_state import (
     RunContext,
@@ -19,6 +18,7 @@ from agentguard.judge.embedded.features.run_state import (
     is_idle,
     iter_previous_items,
 )
+from agentguard.judge.embedded.features.step_outcomes import has_no_action, is_empty, is_failed
 from agentguard.judge.embedded.features.text_scan import TextScan
 
 _FAR = 20.0

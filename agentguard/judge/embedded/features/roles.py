@@ -15,7 +15,7 @@ from itertools import pairwise
 from agentguard.detect.result_classification import ResultClassification
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.detect.tool_names import is_terminal_tool
-from agentguard.judge.embedded.features.outcomes import classify_outcome, has_no_action
+from agentguard.judge.embedded.features.step_outcomes import classify_outcome, has_no_action
 from agentguard.judge.embedded.features.text_scan import TextScan, extract_words, scan_text
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from agentguard._lazy import lazy_property
 from agentguard.detect.result_classification import ResultClassification
 from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
-from agentguard.judge.embedded.features.outcomes import has_no_action, is_empty, is_failed
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
+from agentguard.judge.embedded.features.step_outcomes import has_no_action, is_empty, is_failed
 from agentguard.judge.embedded.features.text_scan import (
     TextScan,
     extract_names,

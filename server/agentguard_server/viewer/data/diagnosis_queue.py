@@ -14,7 +14,7 @@ from agentguard.guard import Guard
 from agentguard.judge.cache import VerdictScope
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.runtime.error_schema_feedback import SchemaFeedback
-from agentguard.schemata.database import SchemaDatabase
+from agentguard.schemata.lazy_store import LazySchemaStore
 from agentguard.store.db.run_summary import RunSummaryFilter, VerdictFilter
 from agentguard.store.store import Store
 
@@ -157,5 +157,5 @@ class DiagnosisQueue:
         """Return the guard; the first run builds it, since its model takes a second."""
         with self._guard_lock:
             if self._guard is None:
-                self._guard = Guard(schemata=SchemaFeedback(SchemaDatabase(self._store)))
+                self._guard = Guard(schemata=SchemaFeedback(LazySchemaStore(self._store)))
             return self._guard

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from agentguard.errors import JudgeError
-from agentguard.judge.vllm.probe import ProbeResult
+from agentguard.judge.vllm.known_answer_probe import ProbeResult
 from agentguard.judge.vllm.status_server import ServerPhase, ServerStatus
 from agentguard.judge.vllm.supervisor import VllmSupervisor, WatchOptions
 from agentguard.resilience.retry import Backoff

@@ -13,7 +13,7 @@ from agentguard.localize.base import get_localizer_registry
 from agentguard.localize.llm.schema_prompted import SchemaPromptedLocalizer
 from agentguard.localize.schema_similarity import SchemaLocalizer
 from agentguard.schemata.persistence import FileSchemaStore
-from agentguard.schemata.training import distill_records
+from agentguard.schemata.signal_trainer import distill_records
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 from tests.unit.judge.chat_server import serving

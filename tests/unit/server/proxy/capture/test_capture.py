@@ -36,7 +36,7 @@ from hypothesis import strategies as st
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard
 from agentguard.runtime.error_schema_feedback import SchemaFeedback
-from agentguard.schemata.database import SchemaDatabase
+from agentguard.schemata.lazy_store import LazySchemaStore
 from agentguard.schemata.persistence import SqlSchemaStore
 from agentguard.store import Store
 from tests.unit.judge.chat_server import serving
@@ -196,7 +196,7 @@ def test_collector_cites_only_the_schemata_of_the_runs_tenant(tmp_path: Path) ->
         for tenant in ("a", "b"):
             store.write_run(chat(), tenant=tenant)
         store.flush()
-        feedback = SchemaFeedback(SchemaDatabase(tmp_path / "runs.db"))
+        feedback = SchemaFeedback(LazySchemaStore(tmp_path / "runs.db"))
         worker = DiagnosisWorker(store, Guard(schemata=feedback))
         for tenant in ("a", "b"):
             worker.enqueue(EndedRun(tenant=tenant, id=chat().id))

@@ -16,7 +16,7 @@ from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.multiple_choice import trace_choice
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.human_labels import RunLabel
-from agentguard.localize.llm.judge_examples import build_judge_examples
+from agentguard.localize.llm.fine_tuning_examples import build_fine_tuning_examples
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.store.db.rows import JudgementRow
@@ -40,7 +40,7 @@ def diagnose(verdict: Verdict = Verdict.FAILED, step: int = 0) -> Diagnosis:
 
 def test_examples_have_the_judges_prompt_and_the_persons_answer() -> None:
     label = RunLabel(run_id="r", diagnosis=diagnose(), failed=True, step=2)
-    examples = list(build_judge_examples(build_run(), label))
+    examples = list(build_fine_tuning_examples(build_run(), label))
     assert [(one.answer, one.rejected) for one in examples] == [("A", ""), ("B", ""), ("C", "A"), ("A", "C")]
     with serving(Script()) as (url, script):
         judge = ChatJudge(JudgeEndpoint(url))
@@ -53,7 +53,7 @@ def test_examples_have_the_judges_prompt_and_the_persons_answer() -> None:
 
 def test_examples_of_long_runs_follow_the_groups_of_the_judge() -> None:
     label = RunLabel(run_id="r", diagnosis=diagnose(step=1), failed=True, step=44)
-    examples = list(build_judge_examples(build_run(50), label))[2:]
+    examples = list(build_fine_tuning_examples(build_run(50), label))[2:]
     assert len(examples) == 4, "two levels in two orders"
     assert examples[0].rejected
     assert not examples[1].rejected, "the wrong step is in another group"
@@ -68,7 +68,7 @@ def test_trace_choice_leads_to_the_option() -> None:
 
 def test_corrected_outcome_is_a_preference() -> None:
     label = RunLabel(run_id="r", diagnosis=diagnose(), failed=False)
-    assert [(one.answer, one.rejected) for one in build_judge_examples(build_run(), label)] == [
+    assert [(one.answer, one.rejected) for one in build_fine_tuning_examples(build_run(), label)] == [
         ("B", "A"),
         ("A", "B"),
     ]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from agentguard.detect.base import Finding
 from agentguard.judge.base import ChoiceQuestion
-from agentguard.localize._roles import find_coordinators, find_task_handoff, has_failed_outcome
+from agentguard.localize.agent_roles import find_coordinators, find_task_handoff, has_failed_outcome
 from agentguard.localize.llm.base import LlmLocalizer, QuerySession, StepRanking, build_llm_localizer
 from agentguard.trajectory.model import Source, Step, Trajectory
 

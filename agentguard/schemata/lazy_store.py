@@ -47,7 +47,7 @@ class _StoreHandle:
             return self._source
 
 
-class SchemaDatabase:
+class LazySchemaStore:
     """Schemata of one tenant in a store that may not exist yet; thread-safe.
 
     Args:
@@ -58,7 +58,7 @@ class SchemaDatabase:
         self._handle = _StoreHandle(find_default_location() if source is None else source)
         self.tenant = ""
 
-    def for_tenant(self, tenant: str) -> SchemaDatabase:
+    def for_tenant(self, tenant: str) -> LazySchemaStore:
         """Return the schemata of another tenant in the same store."""
         other = copy(self)
         other.tenant = tenant

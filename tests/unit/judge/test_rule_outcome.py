@@ -6,7 +6,7 @@ from agentguard.detect.base import Finding
 from agentguard.detect.cards import load_cards
 from agentguard.judge.embedded.features.roles import RunLayout, analyze_layout
 from agentguard.judge.embedded.model_io import load_model
-from agentguard.judge.embedded.outcome_rules import (
+from agentguard.judge.embedded.rule_outcome import (
     MAX_FALSE_CAUSE_RATE,
     SystemSigns,
     find_signs,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentguard.errors import ModelFileError
-from agentguard.judge.embedded.model_files import MODEL_FILE, get_default_folder, read_verified_model
-from agentguard.localize._ranking import MAX_HYPOTHESES
+from agentguard.judge.embedded.model_card import MODEL_FILE, get_default_folder, read_verified_model
+from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.model import Source, Step, Trajectory
 

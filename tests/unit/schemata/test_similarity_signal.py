@@ -6,8 +6,7 @@ import pytest
 from agentguard.errors import ConfigError
 from agentguard.judge.embedded.features.table import build_step_table
 from agentguard.schemata.model import Profile
-from agentguard.schemata.similarity import NegativeExample, SchemaSignals
-from agentguard.schemata.training import (
+from agentguard.schemata.signal_trainer import (
     build_signals,
     compute_training_signals,
     detect_cached,
@@ -16,6 +15,7 @@ from agentguard.schemata.training import (
     select_group,
     train_signals,
 )
+from agentguard.schemata.similarity_signal import NegativeExample, SchemaSignals
 from tests.unit.judge.runs import group_chat
 from tests.unit.schemata.builders import KINDS, schema
 

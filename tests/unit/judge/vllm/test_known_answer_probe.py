@@ -9,7 +9,7 @@ import pytest
 from agentguard.judge.classifier.spec import PoolingTask
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions
-from agentguard.judge.vllm.probe import MAX_POOLING_DISTANCE, ProbeResult, probe_pooling
+from agentguard.judge.vllm.known_answer_probe import MAX_POOLING_DISTANCE, ProbeResult, probe_pooling
 from tests.unit.judge.pooling_server import Pooling, pooling
 
 TASKS: tuple[PoolingTask, ...] = ("classify", "score", "embed")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import JudgeError
-from agentguard.judge.vllm.serve import ServerWork, fetch_counters, fetch_work, sum_counters
+from agentguard.judge.vllm.server_metrics import ServerWork, fetch_counters, fetch_work, sum_counters
 
 PAGE = """\
 # HELP vllm:prompt_tokens_total Number of prefill tokens processed.

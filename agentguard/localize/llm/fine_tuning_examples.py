@@ -26,7 +26,7 @@ _NONCE_SECRET: Final = b"agentguard judge examples"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeExample:
+class FineTuningExample:
     """One question with the right label.
 
     Attributes:
@@ -40,9 +40,9 @@ class JudgeExample:
     rejected: str = ""
 
 
-def build_judge_examples(
+def build_fine_tuning_examples(
     run: Trajectory, label: RunLabel, *, max_characters: int = MAX_RUN_CHARS
-) -> Iterator[JudgeExample]:
+) -> Iterator[FineTuningExample]:
     """Yield the questions about a run that a person's judgement answers.
 
     Raises:
@@ -56,7 +56,7 @@ def build_judge_examples(
             given_path = {} if given is None else dict(trace_choice(order, given))
             for shown, place in trace_choice(order, right):
                 given_place = given_path.get(shown, place)
-                yield JudgeExample(
+                yield FineTuningExample(
                     messages=build_question_messages(rendered, question, shown),
                     answer=LABELS[place],
                     rejected=LABELS[given_place] if given_place != place else "",
@@ -79,7 +79,7 @@ def _find_outcome(diagnosis: Diagnosis) -> str | None:
     return outcomes.get(diagnosis.verdict)
 
 
-def to_training_line(example: JudgeExample, name: str) -> dict[str, object] | None:
+def to_training_line(example: FineTuningExample, name: str) -> dict[str, object] | None:
     """Return an example in a format of fine-tuning; None if the format needs a rejected answer.
 
     Args:

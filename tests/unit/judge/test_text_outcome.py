@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from agentguard.judge.embedded.features.roles import analyze_layout
-from agentguard.judge.embedded.outcome_text import count_run_text, fit_text_outcome
+from agentguard.judge.embedded.text_outcome import count_run_text, fit_text_outcome
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
 
 

@@ -16,7 +16,7 @@ from agentguard.schemata.distillation.distiller import EmbeddedDistiller
 from agentguard.schemata.index import SchemaIndex
 from agentguard.schemata.model import ErrorSchema, Profile
 from agentguard.schemata.profiles.step_profile import profile_steps
-from agentguard.schemata.similarity import DEFAULT_NEIGHBOURS, NegativeExample, SchemaSignals
+from agentguard.schemata.similarity_signal import DEFAULT_NEIGHBOURS, NegativeExample, SchemaSignals
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Record, Trajectory
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agentguard.localize.llm.structured import group_turns
+from agentguard.localize.llm.structured_turns import group_turns
 from agentguard.trajectory.model import Source
 from tests.unit.localize.runs import A, U, run, steered
 
