@@ -19,18 +19,18 @@ from agentguard.chaos.causality.workload_run import WorkloadFunction
 from agentguard.errors import DeadlineExceeded, ResilienceError
 from agentguard.options import Options
 from agentguard.resilience import (
-    AttemptTimeout,
+    AttemptTimeoutOptions,
     BasicRequest,
     Deadline,
     EventKind,
     Pipeline,
     ResilienceEvent,
-    ResilienceStrategy,
-    Retry,
     RetryBudgetOptions,
+    RetryOptions,
     Runtime,
     Send,
-    Timeout,
+    StrategyOptions,
+    TimeoutOptions,
     build_standard_strategies,
 )
 from benchmarks.cascade_system import CAPACITY, Server, generate_load
@@ -42,7 +42,7 @@ DAMPING = {
     EventKind.GAVE_UP: "retry budget",
 }
 UNBOUNDED = RetryBudgetOptions(ratio=1.0, reserve=1e6, per_second=1e6, burst=1e6)
-NAIVE = (Timeout(total_s=3.0), Retry(budget=UNBOUNDED), AttemptTimeout(seconds=1.0))
+NAIVE = (TimeoutOptions(total_s=3.0), RetryOptions(budget=UNBOUNDED), AttemptTimeoutOptions(seconds=1.0))
 STANDARD = build_standard_strategies(total_timeout_s=3.0, attempt_timeout_s=1.0)
 
 
@@ -79,7 +79,7 @@ def build_client(
     rng: random.Random,
     server: Server,
     site: str,
-    strategies: tuple[ResilienceStrategy, ...],
+    strategies: tuple[StrategyOptions, ...],
 ) -> Send:
     """Return a pipeline in front of the server; ``site`` is the site of its attempts."""
 
@@ -91,13 +91,13 @@ def build_client(
         if event.kind in DAMPING:
             probe.damp(DAMPING[event.kind])
 
-    place = next(number for number, one in enumerate(strategies) if one.name == Retry.name) + 1
+    place = next(number for number, one in enumerate(strategies) if one.name == RetryOptions.name) + 1
     order = (*strategies[:place], AttemptProbe(probe=probe, site=site), *strategies[place:])
     return Pipeline(order, clock=probe.clock, rng=rng, observers=[observe]).bind(send).send
 
 
 def build_agents(
-    strategies: tuple[ResilienceStrategy, ...], *, load: float, attempts: int, judged: bool = False
+    strategies: tuple[StrategyOptions, ...], *, load: float, attempts: int, judged: bool = False
 ) -> WorkloadFunction:
     """Return agents that call a model, repeat a failed call, and optionally ask a judge after an answer."""
 
@@ -134,7 +134,7 @@ def build_agents(
     return workload
 
 
-def build_workloads(strategies: tuple[ResilienceStrategy, ...]) -> dict[str, WorkloadFunction]:
+def build_workloads(strategies: tuple[StrategyOptions, ...]) -> dict[str, WorkloadFunction]:
     """Return workloads with one condition each, and two with both."""
     return {
         "busy": build_agents(strategies, load=0.8, attempts=1),

@@ -14,18 +14,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentguard.resilience import (
-    AdaptiveThrottling,
-    AttemptTimeout,
+    AdaptiveThrottlingOptions,
+    AttemptTimeoutOptions,
     BasicRequest,
     CircuitBreakerOptions,
-    ConcurrencyOptions,
+    ConcurrencyLimitOptions,
     Deadline,
-    Hedge,
-    LoadShedding,
+    HedgeOptions,
+    LoadSheddingOptions,
     Pipeline,
-    Retry,
-    StreamTimeout,
-    Timeout,
+    RetryOptions,
+    StreamTimeoutOptions,
+    TimeoutOptions,
     build_standard_strategies,
 )
 
@@ -49,21 +49,21 @@ async def streaming(_request: BasicRequest, _deadline: Deadline) -> Any:
 def ours() -> dict[str, Caller]:
     """Return the calls through a pipeline, by name."""
     alone = (
-        Timeout(),
-        LoadShedding(),
-        Retry(),
-        Hedge(),
-        AdaptiveThrottling(),
+        TimeoutOptions(),
+        LoadSheddingOptions(),
+        RetryOptions(),
+        HedgeOptions(),
+        AdaptiveThrottlingOptions(),
         CircuitBreakerOptions(),
-        AttemptTimeout(),
-        StreamTimeout(),
+        AttemptTimeoutOptions(),
+        StreamTimeoutOptions(),
     )
     pipelines = {strategy.name: (strategy,) for strategy in alone} | {
         "standard": build_standard_strategies(),
         "like the peers": (
-            Timeout(),
-            LoadShedding(concurrency=ConcurrencyOptions(algorithm="fixed")),
-            Retry(),
+            TimeoutOptions(),
+            LoadSheddingOptions(concurrency=ConcurrencyLimitOptions(algorithm="fixed")),
+            RetryOptions(),
         ),
     }
 
@@ -121,7 +121,7 @@ async def measure(callers: dict[str, Caller], rounds: int, calls: int) -> dict[s
 
 async def measure_stream(rounds: int) -> float:
     """Return the microseconds per chunk of a stream that the progress deadline adds."""
-    send, extra = Pipeline((StreamTimeout(),)).bind(streaming), []
+    send, extra = Pipeline((StreamTimeoutOptions(),)).bind(streaming), []
     for _ in range(rounds):
         before = time.thread_time()
         async for _ in chunks():

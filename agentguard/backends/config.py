@@ -39,7 +39,7 @@ from agentguard.backends.load_balancing.base import LoadBalancingOptions, get_po
 from agentguard.config.policy import format_validation_error
 from agentguard.errors import ConfigError
 from agentguard.options import is_disabled, parse_options
-from agentguard.resilience import OutlierDetection, ResilienceStrategy
+from agentguard.resilience import OutlierDetectionOptions, StrategyOptions
 
 T = TypeVar("T")
 ApiKind = Literal["chat", "completions", "embeddings", "responses", "messages"]
@@ -216,12 +216,12 @@ class BackendsOptions(_Section):
 
     @field_validator("pipeline", mode="plain")
     @classmethod
-    def _parse_pipeline(cls, document: Any) -> tuple[ResilienceStrategy, ...]:
+    def _parse_pipeline(cls, document: Any) -> tuple[StrategyOptions, ...]:
         return _convert_config_error(lambda: pipeline_config.parse_pipeline(document))
 
     @field_validator("outlier", mode="plain")
     @classmethod
-    def _parse_outlier(cls, document: Any) -> OutlierDetection | None:
+    def _parse_outlier(cls, document: Any) -> OutlierDetectionOptions | None:
         return (
             None
             if is_disabled(document) or document is None
@@ -291,9 +291,9 @@ def _build_policy(document: object) -> LoadBalancingOptions:
     return parse_options(factory(), options, name)
 
 
-def _build_outlier(document: object) -> OutlierDetection:
+def _build_outlier(document: object) -> OutlierDetectionOptions:
     return (
         document
-        if isinstance(document, OutlierDetection)
-        else parse_options(OutlierDetection(), document, "outlier")
+        if isinstance(document, OutlierDetectionOptions)
+        else parse_options(OutlierDetectionOptions(), document, "outlier")
     )

@@ -28,7 +28,7 @@ from agentguard.resilience import (
     EventKind,
     MonitoredStream,
     OutlierDetection,
-    OutlierDetector,
+    OutlierDetectionOptions,
     RequestPriority,
     Runtime,
 )
@@ -153,11 +153,11 @@ class LoadBalancer:
     Attributes:
         replicas: members by name, in configuration order.
         has_resumable_replica: True if a replica can resume streams.
-        outlier_detector: detector of outliers among the replicas.
+        outlier_detection: outlier detection among the replicas.
     """
 
     def __init__(
-        self, policy: LoadBalancingPolicy, outlier_options: OutlierDetection | None, runtime: Runtime
+        self, policy: LoadBalancingPolicy, outlier_options: OutlierDetectionOptions | None, runtime: Runtime
     ) -> None:
         self.policy, self._runtime = policy, runtime
         self.replicas: dict[str, Replica] = {}
@@ -168,15 +168,15 @@ class LoadBalancer:
         self._known_models: frozenset[str] = frozenset()
         self._seen_change_count, self._refresh_at = -1, -math.inf
 
-    def _set_outlier_detection(self, outlier_options: OutlierDetection | None) -> None:
+    def _set_outlier_detection(self, outlier_options: OutlierDetectionOptions | None) -> None:
         self.outlier_options = outlier_options
-        self._panic_threshold = (outlier_options or OutlierDetection()).panic_threshold
-        self.outlier_detector = OutlierDetector(
-            self.replicas, outlier_options or OutlierDetection(), self._runtime
+        self._panic_threshold = (outlier_options or OutlierDetectionOptions()).panic_threshold
+        self.outlier_detection = OutlierDetection(
+            self.replicas, outlier_options or OutlierDetectionOptions(), self._runtime
         )
 
     def reconfigure(
-        self, policy: LoadBalancingPolicy | None, outlier_options: OutlierDetection | None
+        self, policy: LoadBalancingPolicy | None, outlier_options: OutlierDetectionOptions | None
     ) -> None:
         """Replace the policy, if one is given, and the ejection options, if they differ."""
         self.policy = policy or self.policy
@@ -189,9 +189,9 @@ class LoadBalancer:
         new_replicas = {replica.name: replica for replica in replicas}
         for name in [*self.replicas]:
             if new_replicas.get(name) is not self.replicas[name]:
-                self.outlier_detector.remove(name)
+                self.outlier_detection.remove(name)
         for name in new_replicas:
-            self.outlier_detector.add(name)
+            self.outlier_detection.add(name)
         self.replicas = new_replicas
         self._known_models = frozenset(
             model for member in new_replicas.values() for model in member.options.models
@@ -259,7 +259,7 @@ class LoadBalancer:
         else:
             replica.on_request_end()
             if self.outlier_options is not None and self.replicas.get(replica.name) is replica:
-                self.outlier_detector.record(replica.name, True)
+                self.outlier_detection.record(replica.name, True)
         return response
 
     def _on_call_end(self, replica: Replica, error: BaseException | None, deadline: Deadline) -> None:
@@ -271,7 +271,7 @@ class LoadBalancer:
         if error is not None and not isinstance(error, CircuitOpen | Overloaded):
             replica.record_error(error, self._runtime.clock.now())
         if self.outlier_options is not None and self.replicas.get(replica.name) is replica:
-            self.outlier_detector.record(replica.name, outcome is CallOutcome.SUCCESS)
+            self.outlier_detection.record(replica.name, outcome is CallOutcome.SUCCESS)
 
     def _apply_retry_after(self, replica: Replica, context: AttemptContext, error: BackendError) -> None:
         """Put a replica in cooldown as it requested.
@@ -333,7 +333,7 @@ class LoadBalancer:
     def _get_candidates(self, request: BackendRequest) -> CandidateSet:
         """Return the candidates for a request. Raises NoReplica, or CircuitOpen if all are corrupt."""
         if (
-            self._seen_change_count != self.outlier_detector.change_count
+            self._seen_change_count != self.outlier_detection.change_count
             or self._runtime.clock.now() >= self._refresh_at
         ):
             self._refresh()
@@ -346,15 +346,15 @@ class LoadBalancer:
     def _refresh(self) -> None:
         """Update ejections and cooldowns; clear the cached candidates."""
         now = self._runtime.clock.now()
-        self.outlier_detector.list_healthy_hosts()
-        self._seen_change_count = self.outlier_detector.change_count
+        self.outlier_detection.list_healthy_hosts()
+        self._seen_change_count = self.outlier_detection.change_count
         pending_changes = [
             at
             for replica in self.replicas.values()
             for at in (replica.cooldown_until, replica.hinted_until)
             if at > now
         ]
-        self._refresh_at = min([self.outlier_detector.next_change_at, *pending_changes])
+        self._refresh_at = min([self.outlier_detection.next_change_at, *pending_changes])
         self._candidates = {}
 
     def _build_candidates(self, key: tuple[str, str]) -> CandidateSet:
@@ -366,7 +366,7 @@ class LoadBalancer:
             raise CircuitOpen("every replica for this request answers wrongly")
         offer = build_tiers(
             sound,
-            set(self.outlier_detector.list_healthy_hosts()),
+            set(self.outlier_detection.list_healthy_hosts()),
             self._runtime.clock.now(),
             self._panic_threshold,
         )

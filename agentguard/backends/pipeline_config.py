@@ -13,27 +13,27 @@ from collections.abc import Iterable, Mapping
 from agentguard.errors import ConfigError
 from agentguard.options import Options, is_disabled, parse_options
 from agentguard.resilience import (
-    AdaptiveThrottling,
-    AttemptTimeout,
+    AdaptiveThrottlingOptions,
+    AttemptTimeoutOptions,
     CircuitBreakerOptions,
-    ConcurrencyOptions,
-    Hedge,
-    LoadShedding,
+    ConcurrencyLimitOptions,
+    HedgeOptions,
+    LoadSheddingOptions,
     Pipeline,
-    ResilienceStrategy,
-    Retry,
-    StreamTimeout,
-    Timeout,
+    RetryOptions,
+    StrategyOptions,
+    StreamTimeoutOptions,
+    TimeoutOptions,
     build_standard_strategies,
 )
 
-POOL_STRATEGIES: tuple[type[Options], ...] = (Timeout, LoadShedding, Retry, Hedge)
+POOL_STRATEGIES: tuple[type[Options], ...] = (TimeoutOptions, LoadSheddingOptions, RetryOptions, HedgeOptions)
 """Strategies around the load balancer, once per pool: each retry and each hedge chooses a replica again."""
 REPLICA_STRATEGIES: tuple[type[Options], ...] = (
-    AdaptiveThrottling,
+    AdaptiveThrottlingOptions,
     CircuitBreakerOptions,
-    AttemptTimeout,
-    StreamTimeout,
+    AttemptTimeoutOptions,
+    StreamTimeoutOptions,
 )
 """Strategies at each replica, with separate state per replica."""
 
@@ -43,8 +43,10 @@ ATTEMPT_TIMEOUT_S = 300.0
 """Time limit of an attempt. A complete answer takes minutes; `StreamTimeout` watches streams earlier."""
 
 
-LOAD_SHEDDING = LoadShedding(
-    max_queue=1000, queue_timeout_s=10.0, concurrency=ConcurrencyOptions(initial_limit=256, max_limit=10_000)
+LOAD_SHEDDING = LoadSheddingOptions(
+    max_queue=1000,
+    queue_timeout_s=10.0,
+    concurrency=ConcurrencyLimitOptions(initial_limit=256, max_limit=10_000),
 )
 """Default limits of load shedding.
 
@@ -53,15 +55,15 @@ calls, would reject feasible work long before the first answers could raise it.
 """
 
 
-def build_default_strategies() -> tuple[ResilienceStrategy, ...]:
+def build_default_strategies() -> tuple[StrategyOptions, ...]:
     """Return the default pipeline: `build_standard_strategies` with timeouts and limits for models."""
     return tuple(
-        LOAD_SHEDDING if isinstance(one, LoadShedding) else one
+        LOAD_SHEDDING if isinstance(one, LoadSheddingOptions) else one
         for one in build_standard_strategies(attempt_timeout_s=ATTEMPT_TIMEOUT_S)
     )
 
 
-def parse_pipeline(document: object, path: str = "pipeline") -> tuple[ResilienceStrategy, ...]:
+def parse_pipeline(document: object, path: str = "pipeline") -> tuple[StrategyOptions, ...]:
     """Parse a pipeline from the configuration.
 
     Args:
@@ -73,7 +75,7 @@ def parse_pipeline(document: object, path: str = "pipeline") -> tuple[Resilience
         ConfigError: an unknown strategy or option, an invalid value, or an invalid order.
     """
     if document is None:
-        order: tuple[ResilienceStrategy, ...] = build_default_strategies()
+        order: tuple[StrategyOptions, ...] = build_default_strategies()
     elif isinstance(document, Mapping):
         order = _apply_changes(document, path)
     elif isinstance(document, list | tuple):
@@ -84,7 +86,7 @@ def parse_pipeline(document: object, path: str = "pipeline") -> tuple[Resilience
     return order
 
 
-def check_pipeline(strategies: tuple[ResilienceStrategy, ...], path: str = "pipeline") -> None:
+def check_pipeline(strategies: tuple[StrategyOptions, ...], path: str = "pipeline") -> None:
     """Check the order of the strategies. Raises ConfigError if it is invalid."""
     try:
         Pipeline(strategies)
@@ -100,22 +102,26 @@ def check_pipeline(strategies: tuple[ResilienceStrategy, ...], path: str = "pipe
         )
 
 
-def select_pool_strategies(strategies: Iterable[ResilienceStrategy]) -> tuple[ResilienceStrategy, ...]:
+def select_pool_strategies(
+    strategies: Iterable[StrategyOptions],
+) -> tuple[StrategyOptions, ...]:
     """Return the strategies around the load balancer."""
     replica_strategies = {kind.name for kind in REPLICA_STRATEGIES}
     return tuple(strategy for strategy in strategies if strategy.name not in replica_strategies)
 
 
-def select_replica_strategies(strategies: Iterable[ResilienceStrategy]) -> tuple[ResilienceStrategy, ...]:
+def select_replica_strategies(
+    strategies: Iterable[StrategyOptions],
+) -> tuple[StrategyOptions, ...]:
     """Return the strategies at each replica."""
     replica_strategies = {kind.name for kind in REPLICA_STRATEGIES}
     return tuple(strategy for strategy in strategies if strategy.name in replica_strategies)
 
 
-def _apply_changes(changes: Mapping[object, object], path: str) -> tuple[ResilienceStrategy, ...]:
+def _apply_changes(changes: Mapping[object, object], path: str) -> tuple[StrategyOptions, ...]:
     for name in changes:
         _find_strategy_type(name, path)
-    strategies: list[ResilienceStrategy] = []
+    strategies: list[StrategyOptions] = []
     for strategy in build_default_strategies():
         change = changes.get(strategy.name)
         if not is_disabled(change):
@@ -123,7 +129,7 @@ def _apply_changes(changes: Mapping[object, object], path: str) -> tuple[Resilie
     return tuple(strategies)
 
 
-def _parse_item(item: object, path: str) -> ResilienceStrategy:
+def _parse_item(item: object, path: str) -> StrategyOptions:
     if isinstance(item, Mapping):
         if len(item) != 1:
             raise ConfigError(f"{path} must be a name, or one name with its options")

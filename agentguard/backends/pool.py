@@ -29,20 +29,20 @@ from agentguard.backends.stream_resumption.resumer import RESUMABLE_APIS, Resuma
 from agentguard.errors import Overloaded
 from agentguard.resilience import (
     MONOTONIC,
-    AttemptTimeout,
+    AttemptTimeoutOptions,
     Clock,
     Deadline,
     EventKind,
     MonitoredStream,
     Observer,
     Pipeline,
-    ResilienceStrategy,
-    Retry,
+    RetryOptions,
     Runtime,
-    Timeout,
+    StrategyOptions,
+    TimeoutOptions,
 )
 from agentguard.resilience.events import Observers
-from agentguard.resilience.retry import Retrier
+from agentguard.resilience.retry import Retry
 
 
 class Pool:
@@ -152,8 +152,8 @@ class Pool:
         """Build the function that requests the rest of a stream: a further attempt under the retry budget."""
 
         async def go_on(body: bytes, *, prefixed: bool, why: str) -> Any:
-            retrier = self._pool_pipeline.bound_strategies.get(Retry.name)
-            if isinstance(retrier, Retrier) and not retrier.budget.withdraw():
+            retry = self._pool_pipeline.bound_strategies.get(RetryOptions.name)
+            if isinstance(retry, Retry) and not retry.budget.withdraw():
                 raise Overloaded("the retry budget has no retry to resume the response")
             trip = AttemptContext(replace(request, body=body), is_resumption=prefixed)
             response = await self._pool_pipeline.send(trip, deadline)
@@ -234,19 +234,21 @@ class Pool:
         await self._membership.aclose()
 
 
-def _find_total_timeout(pipeline: tuple[ResilienceStrategy, ...]) -> float | None:
-    return next((one.total_s for one in pipeline if isinstance(one, Timeout)), None)
+def _find_total_timeout(pipeline: tuple[StrategyOptions, ...]) -> float | None:
+    return next((one.total_s for one in pipeline if isinstance(one, TimeoutOptions)), None)
 
 
-def _select_bound_strategies(pipeline: tuple[ResilienceStrategy, ...]) -> tuple[ResilienceStrategy, ...]:
+def _select_bound_strategies(
+    pipeline: tuple[StrategyOptions, ...],
+) -> tuple[StrategyOptions, ...]:
     """Return the strategies that are bound to the load balancer.
 
     If attempts have a time limit, each wait of a call ends at the deadline, and a further timer is redundant.
     The pool then enforces the `Timeout` by its deadline.
     """
-    limited = any(isinstance(one, AttemptTimeout) for one in pipeline)
+    limited = any(isinstance(one, AttemptTimeoutOptions) for one in pipeline)
     return tuple(
         one
         for one in pipeline_config.select_pool_strategies(pipeline)
-        if not (limited and isinstance(one, Timeout))
+        if not (limited and isinstance(one, TimeoutOptions))
     )

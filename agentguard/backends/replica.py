@@ -20,8 +20,8 @@ from agentguard.resilience import (
     CircuitState,
     Deadline,
     Pipeline,
-    ResilienceStrategy,
     Runtime,
+    StrategyOptions,
 )
 
 
@@ -71,7 +71,7 @@ class Replica:
         self,
         options: ReplicaOptions,
         backend: Backend,
-        strategies: Iterable[ResilienceStrategy],
+        strategies: Iterable[StrategyOptions],
         runtime: Runtime,
     ) -> None:
         self.options, self.backend, self._runtime = options, backend, runtime
@@ -88,7 +88,7 @@ class Replica:
         self._latencies: deque[float] = deque(maxlen=_MAX_LATENCIES)
         self.set_strategies(strategies)
 
-    def set_strategies(self, strategies: Iterable[ResilienceStrategy]) -> None:
+    def set_strategies(self, strategies: Iterable[StrategyOptions]) -> None:
         """Replace the strategies, with a fresh state; running calls keep their strategies."""
         own_strategies = tuple(
             replace(s, target=self.name) if isinstance(s, CircuitBreakerOptions) else s for s in strategies

@@ -9,11 +9,11 @@ from agentguard.backends import pipeline_config
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.backends.load_balancer import LoadBalancer
 from agentguard.backends.replica import Replica
-from agentguard.resilience import BoundStrategy, Hedge, LoadShedding, Retry
-from agentguard.resilience.hedge import Hedger
-from agentguard.resilience.load_shedding import LoadShedder
+from agentguard.resilience import HedgeOptions, LoadSheddingOptions, ResilienceStrategy, RetryOptions
+from agentguard.resilience.hedge import Hedge
+from agentguard.resilience.load_shedding import LoadShedding
 from agentguard.resilience.outlier_ejection import HostState
-from agentguard.resilience.retry import Retrier
+from agentguard.resilience.retry import Retry
 
 
 def describe_backends(options: BackendsOptions) -> list[str]:
@@ -92,23 +92,23 @@ def build_replica_status(replica: Replica, host: HostState | None, now: float) -
     }
 
 
-def build_strategy_status(bound_strategies: dict[str, BoundStrategy]) -> dict[str, Any]:
+def build_strategy_status(bound_strategies: dict[str, ResilienceStrategy]) -> dict[str, Any]:
     """Return the state of the pool strategies: budgets, limit, queue."""
     status: dict[str, Any] = {}
-    retrier, hedger, shedder = (
-        bound_strategies.get(Retry.name),
-        bound_strategies.get(Hedge.name),
-        bound_strategies.get(LoadShedding.name),
+    retry, hedge, load_shedding = (
+        bound_strategies.get(RetryOptions.name),
+        bound_strategies.get(HedgeOptions.name),
+        bound_strategies.get(LoadSheddingOptions.name),
     )
-    if isinstance(retrier, Retrier):
-        status["retry"] = {"tokens": round(retrier.budget.tokens, 3)}
-    if isinstance(hedger, Hedger):
-        status["hedge"] = {"tokens": round(hedger.budget.tokens, 3), "delay_s": hedger.delay}
-    if isinstance(shedder, LoadShedder):
+    if isinstance(retry, Retry):
+        status["retry"] = {"tokens": round(retry.budget.tokens, 3)}
+    if isinstance(hedge, Hedge):
+        status["hedge"] = {"tokens": round(hedge.budget.tokens, 3), "delay_s": hedge.delay}
+    if isinstance(load_shedding, LoadShedding):
         status["load_shedding"] = {
-            "limit": int(shedder.limit.value),
-            "running": shedder.inflight,
-            "waiting": shedder.queue_length,
+            "limit": int(load_shedding.limit.value),
+            "running": load_shedding.inflight,
+            "waiting": load_shedding.queue_length,
         }
     return status
 
@@ -117,7 +117,7 @@ def build_replica_statuses(
     load_balancer: LoadBalancer, leaving: set[Replica], now: float
 ) -> list[dict[str, Any]]:
     """Return the state of all replicas; removed ones come last."""
-    hosts = load_balancer.outlier_detector.snapshot()
+    hosts = load_balancer.outlier_detection.snapshot()
     return [
         *(build_replica_status(one, hosts.get(one.name), now) for one in load_balancer.replicas.values()),
         *(build_replica_status(one, None, now) | {"state": "leaving"} for one in leaving),

@@ -21,13 +21,13 @@ from agentguard.errors import BackendError, ConfigError, DeadlineExceeded, Missi
 from agentguard.otlp import encoding as otlp_encoding
 from agentguard.otlp.model import OtlpSpan
 from agentguard.resilience import (
-    AttemptTimeout,
+    AttemptTimeoutOptions,
     Backoff,
     BasicRequest,
     Deadline,
     Pipeline,
-    Retry,
-    Timeout,
+    RetryOptions,
+    TimeoutOptions,
     parse_pushback,
 )
 from agentguard.version import __version__
@@ -203,13 +203,13 @@ class _BatchSender:
     def __init__(self, client: httpx2.AsyncClient, target: ExportTarget) -> None:
         self._client, self._target = client, target
         strategies = (
-            Timeout(total_s=target.total_timeout_s),
-            Retry(
+            TimeoutOptions(total_s=target.total_timeout_s),
+            RetryOptions(
                 max_attempts=5,
                 backoff=Backoff(initial_delay_s=0.5, max_delay_s=10.0),
                 statuses=_RETRYABLE_STATUSES,
             ),
-            AttemptTimeout(seconds=target.attempt_timeout_s),
+            AttemptTimeoutOptions(seconds=target.attempt_timeout_s),
         )
         self._send = Pipeline(strategies).bind(self._send_once)
 

@@ -4,62 +4,62 @@ A pipeline applies strategies in a configured order around ``send(request, deadl
 `pipeline`.
 """
 
-from agentguard.resilience.adaptive_throttling import AdaptiveThrottling
+from agentguard.resilience.adaptive_throttling import AdaptiveThrottlingOptions
 from agentguard.resilience.base import (
     BasicRequest,
-    BoundStrategy,
     Request,
     RequestPriority,
     ResilienceStrategy,
     Runtime,
     Send,
+    StrategyOptions,
 )
 from agentguard.resilience.circuit_breaker import CircuitBreaker, CircuitBreakerOptions, CircuitState
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.deadline import AttemptTimeout, Deadline, Timeout
+from agentguard.resilience.deadline import AttemptTimeoutOptions, Deadline, TimeoutOptions
 from agentguard.resilience.events import EventKind, Observer, ResilienceEvent
-from agentguard.resilience.hedge import Hedge
-from agentguard.resilience.load_shedding import ConcurrencyOptions, LoadShedding
-from agentguard.resilience.outlier_ejection import HostBalancer, OutlierDetection, OutlierDetector
+from agentguard.resilience.hedge import HedgeOptions
+from agentguard.resilience.load_shedding import ConcurrencyLimitOptions, LoadSheddingOptions
+from agentguard.resilience.outlier_ejection import HostBalancer, OutlierDetection, OutlierDetectionOptions
 from agentguard.resilience.pipeline import Pipeline, build_standard_strategies
-from agentguard.resilience.retry import Backoff, Retry, RetryBudget, RetryBudgetOptions
+from agentguard.resilience.retry import Backoff, RetryBudget, RetryBudgetOptions, RetryOptions
 from agentguard.resilience.retry_after import DO_NOT_RETRY, parse_pushback, parse_retry_after
-from agentguard.resilience.stream_timeout import MonitoredStream, StreamTimeout
+from agentguard.resilience.stream_timeout import MonitoredStream, StreamTimeoutOptions
 
 __all__ = [
     "DO_NOT_RETRY",
     "MONOTONIC",
-    "AdaptiveThrottling",
-    "AttemptTimeout",
+    "AdaptiveThrottlingOptions",
+    "AttemptTimeoutOptions",
     "Backoff",
     "BasicRequest",
-    "BoundStrategy",
     "CircuitBreaker",
     "CircuitBreakerOptions",
     "CircuitState",
     "Clock",
-    "ConcurrencyOptions",
+    "ConcurrencyLimitOptions",
     "Deadline",
     "EventKind",
-    "Hedge",
+    "HedgeOptions",
     "HostBalancer",
-    "LoadShedding",
+    "LoadSheddingOptions",
     "MonitoredStream",
     "Observer",
     "OutlierDetection",
-    "OutlierDetector",
+    "OutlierDetectionOptions",
     "Pipeline",
     "Request",
     "RequestPriority",
     "ResilienceEvent",
     "ResilienceStrategy",
-    "Retry",
     "RetryBudget",
     "RetryBudgetOptions",
+    "RetryOptions",
     "Runtime",
     "Send",
-    "StreamTimeout",
-    "Timeout",
+    "StrategyOptions",
+    "StreamTimeoutOptions",
+    "TimeoutOptions",
     "build_standard_strategies",
     "parse_pushback",
     "parse_retry_after",

@@ -22,7 +22,7 @@ from agentguard.resilience.stream_timeout import MonitoredStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveThrottling(Options):
+class AdaptiveThrottlingOptions(Options):
     """Options of adaptive throttling.
 
     Attributes:
@@ -39,15 +39,15 @@ class AdaptiveThrottling(Options):
     min_requests: int = option(20, bounds=(1, 100_000))
     max_rejection_probability: float = option(0.9, bounds=RATIO)
 
-    def build(self, inner: Send, runtime: Runtime) -> AdaptiveThrottler:
+    def build(self, inner: Send, runtime: Runtime) -> AdaptiveThrottling:
         """Bind the strategy to the ``send`` of the next one."""
-        return AdaptiveThrottler(self, inner, runtime)
+        return AdaptiveThrottling(self, inner, runtime)
 
 
-class AdaptiveThrottler:
+class AdaptiveThrottling:
     """Rejects a share of the requests, depending on recent outcomes."""
 
-    def __init__(self, options: AdaptiveThrottling, inner: Send, runtime: Runtime) -> None:
+    def __init__(self, options: AdaptiveThrottlingOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
         self._window = SlidingWindow(options.window_s, runtime.clock)
 

@@ -80,7 +80,7 @@ class Runtime:
         self.observers(ResilienceEvent(kind=kind, at=self.clock.now(), source=source, **details))
 
 
-class BoundStrategy(Protocol):
+class ResilienceStrategy(Protocol):
     """Strategy with its state, bound to the ``send`` of the next strategy."""
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
@@ -88,7 +88,7 @@ class BoundStrategy(Protocol):
         ...
 
 
-class ResilienceStrategy(Protocol):
+class StrategyOptions(Protocol):
     """Options of a strategy: immutable, printable and comparable."""
 
     @property
@@ -96,7 +96,7 @@ class ResilienceStrategy(Protocol):
         """Return the name of the strategy, as used in the order, in events and in messages."""
         ...
 
-    def build(self, inner: Send, runtime: Runtime) -> BoundStrategy:
+    def build(self, inner: Send, runtime: Runtime) -> ResilienceStrategy:
         """Bind the strategy to the ``send`` of the next one."""
         ...
 

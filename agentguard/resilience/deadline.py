@@ -299,32 +299,32 @@ class DeadlineLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeout(Options):
+class TimeoutOptions(Options):
     """Deadline of the whole call: attempts, waits and streams. An earlier deadline of the caller applies."""
 
     name: ClassVar[str] = "timeout"
 
     total_s: float = option(600.0, bounds=SECONDS)
 
-    def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
+    def build(self, inner: Send, runtime: Runtime) -> Timeout:
         """Bind the strategy to the ``send`` of the next one."""
-        return TimeoutEnforcer(self.name, self.total_s, inner, runtime, propagates=True)
+        return Timeout(self.name, self.total_s, inner, runtime, propagates=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptTimeout(Options):
+class AttemptTimeoutOptions(Options):
     """Time limit of one attempt up to its head or first chunk; the stream after it has the whole deadline."""
 
     name: ClassVar[str] = "attempt_timeout"
 
     seconds: float = option(60.0, bounds=SECONDS)
 
-    def build(self, inner: Send, runtime: Runtime) -> TimeoutEnforcer:
+    def build(self, inner: Send, runtime: Runtime) -> Timeout:
         """Bind the strategy to the ``send`` of the next one."""
-        return TimeoutEnforcer(self.name, self.seconds, inner, runtime, propagates=False)
+        return Timeout(self.name, self.seconds, inner, runtime, propagates=False)
 
 
-class TimeoutEnforcer:
+class Timeout:
     """Cancels a call when its time is up."""
 
     def __init__(self, name: str, seconds: float, inner: Send, runtime: Runtime, *, propagates: bool) -> None:

@@ -27,7 +27,7 @@ _UPDATE_INTERVAL = 8  # number of new latencies after which the quantile is comp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hedge(Options):
+class HedgeOptions(Options):
     """Options of hedging.
 
     Attributes:
@@ -46,9 +46,9 @@ class Hedge(Options):
     min_delay_s: float = option(0.001, bounds=SECONDS)
     budget: RetryBudgetOptions = field(default=_DEFAULT_BUDGET)
 
-    def build(self, inner: Send, runtime: Runtime) -> Hedger:
+    def build(self, inner: Send, runtime: Runtime) -> Hedge:
         """Bind the strategy to the ``send`` of the next one."""
-        return Hedger(self, inner, runtime)
+        return Hedge(self, inner, runtime)
 
 
 class RecentQuantile:
@@ -75,10 +75,10 @@ class RecentQuantile:
         return self._order[max(0, rank - 1)]
 
 
-class Hedger:
+class Hedge:
     """Sends a request, and a second one if the first is slow."""
 
-    def __init__(self, options: Hedge, inner: Send, runtime: Runtime) -> None:
+    def __init__(self, options: HedgeOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
         self.budget = RetryBudget(options.budget, runtime.clock)
         self.latencies = RecentQuantile(options.window)
@@ -173,12 +173,12 @@ class _HedgedCall:
     """
 
     __slots__ = (
-        "_cancel_count", "_deadline", "_first", "_hedger", "_is_first_cancelled", "_request", "_timer",
+        "_cancel_count", "_deadline", "_first", "_hedge", "_is_first_cancelled", "_request", "_timer",
         "second",
     )  # fmt: skip
 
-    def __init__(self, hedger: Hedger, request: Request, deadline: Deadline, delay: float) -> None:
-        self._hedger, self._request, self._deadline = hedger, request, deadline
+    def __init__(self, hedge: Hedge, request: Request, deadline: Deadline, delay: float) -> None:
+        self._hedge, self._request, self._deadline = hedge, request, deadline
         self.second: asyncio.Task[Response] | None = None
         self._is_first_cancelled = False
         loop = asyncio.get_running_loop()
@@ -211,14 +211,14 @@ class _HedgedCall:
             raise error
         if isinstance(error, Exception):
             return await self._await_second(second_task, error)
-        await self._hedger.cancel_task(second_task)
+        await self._hedge.cancel_task(second_task)
         raise error
 
     async def cancel_second(self, response: Response) -> None:
         """Cancel the second request after the first has succeeded."""
         assert self.second is not None
         try:
-            await self._hedger.cancel_task(self.second)
+            await self._hedge.cancel_task(self.second)
         except BaseException:
             await close_response(response)
             raise
@@ -228,14 +228,14 @@ class _HedgedCall:
         try:
             await asyncio.wait({second})
         except BaseException:
-            await self._hedger.cancel_task(second)
+            await self._hedge.cancel_task(second)
             raise
         if not _has_response(second):
             raise error
-        return self._hedger.take_second(second)
+        return self._hedge.take_second(second)
 
     def _start(self) -> None:
-        self.second = self._hedger.start_second(self._request, self._deadline)
+        self.second = self._hedge.start_second(self._request, self._deadline)
         if self.second is not None:
             self.second.add_done_callback(self._on_second_done)
 

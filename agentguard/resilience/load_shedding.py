@@ -40,7 +40,7 @@ _LIMIT_RANGE = (1, 100_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConcurrencyOptions(Options):
+class ConcurrencyLimitOptions(Options):
     """Options of the concurrency limit.
 
     Attributes:
@@ -66,7 +66,7 @@ class ConcurrencyOptions(Options):
     def check_consistency(self) -> None:
         """Check that the initial limit is in the range of limits."""
         if not self.min_limit <= self.initial_limit <= self.max_limit:
-            raise ConfigError("ConcurrencyOptions.initial_limit must be from min_limit to max_limit")
+            raise ConfigError("ConcurrencyLimitOptions.initial_limit must be from min_limit to max_limit")
 
     def build(self) -> ConcurrencyLimit:
         """Create the limit for the selected algorithm."""
@@ -91,7 +91,7 @@ class ConcurrencyLimit(Protocol):
 class FixedLimit:
     """Limit that does not adapt."""
 
-    def __init__(self, options: ConcurrencyOptions) -> None:
+    def __init__(self, options: ConcurrencyLimitOptions) -> None:
         self.value = float(options.initial_limit)
 
     def update(self, *, started: float, ended: float, inflight: int, overload: bool) -> None:
@@ -101,7 +101,7 @@ class FixedLimit:
 class _DecreasingLimit:
     """Common base of the algorithms: overload reduces the limit once for all concurrent calls."""
 
-    def __init__(self, options: ConcurrencyOptions) -> None:
+    def __init__(self, options: ConcurrencyLimitOptions) -> None:
         self._options, self.value, self._decreased_at = options, float(options.initial_limit), -math.inf
 
     def _decrease(self, started: float, ended: float) -> None:
@@ -134,7 +134,7 @@ class GradientLimit(_DecreasingLimit):
     PROBE_INTERVAL = 50
     """Number of batches between two measurements of the best latency."""
 
-    def __init__(self, options: ConcurrencyOptions) -> None:
+    def __init__(self, options: ConcurrencyLimitOptions) -> None:
         super().__init__(options)
         self._sum, self._count, self._is_saturated = 0.0, 0, False
         self._min_latency, self._batch_count = math.inf, 0
@@ -197,7 +197,7 @@ class DurationEstimator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadShedding(Options):
+class LoadSheddingOptions(Options):
     """Options of load shedding.
 
     Attributes:
@@ -210,11 +210,11 @@ class LoadShedding(Options):
 
     max_queue: int = option(100, bounds=(0, 100_000))
     queue_timeout_s: float = option(5.0, bounds=SECONDS)
-    concurrency: ConcurrencyOptions = field(default_factory=ConcurrencyOptions)
+    concurrency: ConcurrencyLimitOptions = field(default_factory=ConcurrencyLimitOptions)
 
-    def build(self, inner: Send, runtime: Runtime) -> LoadShedder:
+    def build(self, inner: Send, runtime: Runtime) -> LoadShedding:
         """Bind the strategy to the ``send`` of the next one."""
-        return LoadShedder(self, inner, runtime)
+        return LoadShedding(self, inner, runtime)
 
 
 class _Waiter:
@@ -227,10 +227,10 @@ class _Waiter:
         self.priority, self.deadline = priority, deadline
 
 
-class LoadShedder:
+class LoadShedding:
     """Admits calls up to a limit, queues some of the others and rejects the rest."""
 
-    def __init__(self, options: LoadShedding, inner: Send, runtime: Runtime) -> None:
+    def __init__(self, options: LoadSheddingOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
         self.limit = options.concurrency.build()
         self.inflight = 0

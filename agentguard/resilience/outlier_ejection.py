@@ -24,7 +24,7 @@ _PERCENT = (0.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutlierDetection(Options):
+class OutlierDetectionOptions(Options):
     """Options of outlier ejection.
 
     Attributes:
@@ -55,7 +55,7 @@ class OutlierDetection(Options):
         """Check that the longest ejection is not below the first one."""
         if self.max_ejection_time_s < self.base_ejection_time_s:
             raise ConfigError(
-                "OutlierDetection.max_ejection_time_s must be at least base_ejection_time_s, "
+                "OutlierDetectionOptions.max_ejection_time_s must be at least base_ejection_time_s, "
                 f"not {self.max_ejection_time_s:g}"
             )
 
@@ -72,14 +72,14 @@ class HostState:
     is_ejected: bool = False
 
 
-class OutlierDetector:
+class OutlierDetection:
     """Detector of outlier hosts. Its methods are synchronous and therefore atomic; it has no timer.
 
     Attributes:
         change_count: incremented whenever the set of usable hosts changes.
     """
 
-    def __init__(self, hosts: Iterable[str], options: OutlierDetection, runtime: Runtime) -> None:
+    def __init__(self, hosts: Iterable[str], options: OutlierDetectionOptions, runtime: Runtime) -> None:
         self._options, self._runtime = options, runtime
         self._hosts = {host: HostState() for host in hosts}
         self._next_interval_at = runtime.clock.now() + options.interval_s
@@ -212,15 +212,15 @@ class OutlierDetector:
 class HostBalancer:
     """Round-robin balancer over the usable hosts that records results; innermost layer of a pipeline."""
 
-    def __init__(self, hosts: Mapping[str, Send], options: OutlierDetection, runtime: Runtime) -> None:
+    def __init__(self, hosts: Mapping[str, Send], options: OutlierDetectionOptions, runtime: Runtime) -> None:
         if not hosts:
             raise ConfigError("HostBalancer.hosts must have at least one host")
         self._senders, self._next_index = dict(hosts), 0
-        self.outlier_detector = OutlierDetector(self._senders, options, runtime)
+        self.outlier_detection = OutlierDetection(self._senders, options, runtime)
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send the request to the next usable host."""
-        usable = self.outlier_detector.list_usable_hosts()
+        usable = self.outlier_detection.list_usable_hosts()
         host = usable[self._next_index % len(usable)]
         self._next_index += 1
         try:
@@ -233,4 +233,4 @@ class HostBalancer:
 
     def _record(self, host: str, outcome: CallOutcome) -> None:
         if outcome is not CallOutcome.IGNORED:
-            self.outlier_detector.record(host, outcome is CallOutcome.SUCCESS)
+            self.outlier_detection.record(host, outcome is CallOutcome.SUCCESS)

@@ -2,7 +2,7 @@
 
 ::
 
-    pipeline = Pipeline((Timeout(total_s=60), Retry(), AttemptTimeout(seconds=20), StreamTimeout()))
+    pipeline = Pipeline((TimeoutOptions(total_s=60), RetryOptions(), StreamTimeoutOptions()))
     send = pipeline.bind(backend)                     # backend: send(request, deadline) -> response
     response = await send(BasicRequest(payload=...), Deadline.never())
 """
@@ -15,16 +15,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from agentguard.errors import ConfigError
-from agentguard.resilience.adaptive_throttling import AdaptiveThrottling
-from agentguard.resilience.base import BoundStrategy, ResilienceStrategy, Response, Runtime, Send
+from agentguard.resilience.adaptive_throttling import AdaptiveThrottlingOptions
+from agentguard.resilience.base import ResilienceStrategy, Response, Runtime, Send, StrategyOptions
 from agentguard.resilience.circuit_breaker import CircuitBreakerOptions
 from agentguard.resilience.clock import MONOTONIC, Clock
-from agentguard.resilience.deadline import AttemptTimeout, Deadline, Timeout
+from agentguard.resilience.deadline import AttemptTimeoutOptions, Deadline, TimeoutOptions
 from agentguard.resilience.events import Observer, Observers
-from agentguard.resilience.hedge import Hedge
-from agentguard.resilience.load_shedding import LoadShedding
-from agentguard.resilience.retry import Retry
-from agentguard.resilience.stream_timeout import StreamTimeout
+from agentguard.resilience.hedge import HedgeOptions
+from agentguard.resilience.load_shedding import LoadSheddingOptions
+from agentguard.resilience.retry import RetryOptions
+from agentguard.resilience.stream_timeout import StreamTimeoutOptions
 
 
 class Pipeline:
@@ -42,7 +42,7 @@ class Pipeline:
 
     def __init__(
         self,
-        strategies: Iterable[ResilienceStrategy],
+        strategies: Iterable[StrategyOptions],
         *,
         clock: Clock = MONOTONIC,
         rng: random.Random | None = None,
@@ -53,7 +53,7 @@ class Pipeline:
         _check_order([strategy.name for strategy in self.strategies])
 
     @classmethod
-    def from_runtime(cls, strategies: Iterable[ResilienceStrategy], runtime: Runtime) -> Pipeline:
+    def from_runtime(cls, strategies: Iterable[StrategyOptions], runtime: Runtime) -> Pipeline:
         """Create a pipeline with an existing runtime. Raises ConfigError like the constructor."""
         pipeline = cls(strategies)
         pipeline.runtime = runtime
@@ -76,7 +76,7 @@ class BoundPipeline:
     """
 
     def __init__(self, pipeline: Pipeline, backend: Send) -> None:
-        self.bound_strategies: dict[str, BoundStrategy] = {}
+        self.bound_strategies: dict[str, ResilienceStrategy] = {}
         self._clock, send = pipeline.runtime.clock, backend
         for strategy in reversed(pipeline.strategies):
             layer = strategy.build(send, pipeline.runtime)
@@ -90,7 +90,7 @@ class BoundPipeline:
         return await self.send(request, deadline or Deadline.never(clock=self._clock))
 
 
-_INNERMOST = (StreamTimeout.name,)
+_INNERMOST = (StreamTimeoutOptions.name,)
 
 
 def _check_order(names: list[str]) -> None:
@@ -98,36 +98,38 @@ def _check_order(names: list[str]) -> None:
     duplicates = [name for name, count in Counter(names).items() if count > 1]
     if duplicates:
         raise ConfigError(f"Pipeline.strategies has {', '.join(duplicates)} twice: attempts would multiply")
-    if AttemptTimeout.name in names:
-        later_names = [n for n in names[names.index(AttemptTimeout.name) + 1 :] if n not in _INNERMOST]
+    if AttemptTimeoutOptions.name in names:
+        later_names = [n for n in names[names.index(AttemptTimeoutOptions.name) + 1 :] if n not in _INNERMOST]
         outer_names = {
             CircuitBreakerOptions.name,
-            Hedge.name,
-            Retry.name,
-            LoadShedding.name,
-            AdaptiveThrottling.name,
-            Timeout.name,
+            HedgeOptions.name,
+            RetryOptions.name,
+            LoadSheddingOptions.name,
+            AdaptiveThrottlingOptions.name,
+            TimeoutOptions.name,
         }
         if outer_names.intersection(later_names):
             raise ConfigError(
-                f"Pipeline.strategies: {', '.join(later_names)} must precede {AttemptTimeout.name}, "
+                f"Pipeline.strategies: {', '.join(later_names)} must precede {AttemptTimeoutOptions.name}, "
                 "or it would not see that an attempt ran out of time"
             )
-    if StreamTimeout.name in names and names.index(StreamTimeout.name) != len(names) - 1:
-        raise ConfigError(f"Pipeline.strategies: {StreamTimeout.name} must be the last, next to the backend")
+    if StreamTimeoutOptions.name in names and names.index(StreamTimeoutOptions.name) != len(names) - 1:
+        raise ConfigError(
+            f"Pipeline.strategies: {StreamTimeoutOptions.name} must be the last, next to the backend"
+        )
 
 
 def build_standard_strategies(
     total_timeout_s: float = 600.0, attempt_timeout_s: float = 60.0
-) -> tuple[ResilienceStrategy, ...]:
+) -> tuple[StrategyOptions, ...]:
     """Return the standard order with default options."""
     return (
-        Timeout(total_s=total_timeout_s),
-        LoadShedding(),
-        Retry(),
-        Hedge(),
-        AdaptiveThrottling(),
+        TimeoutOptions(total_s=total_timeout_s),
+        LoadSheddingOptions(),
+        RetryOptions(),
+        HedgeOptions(),
+        AdaptiveThrottlingOptions(),
         CircuitBreakerOptions(),
-        AttemptTimeout(seconds=attempt_timeout_s),
-        StreamTimeout(),
+        AttemptTimeoutOptions(seconds=attempt_timeout_s),
+        StreamTimeoutOptions(),
     )

@@ -133,7 +133,7 @@ _BUDGET_EXHAUSTED = "the retry budget is used up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retry(Options):
+class RetryOptions(Options):
     """Options of retries.
 
     Attributes:
@@ -154,21 +154,21 @@ class Retry(Options):
         """Check that all statuses are errors."""
         invalid_statuses = sorted(s for s in self.statuses if not 400 <= s <= 599)
         if invalid_statuses:
-            raise ConfigError(f"Retry.statuses must be from 400 to 599, not {invalid_statuses}")
+            raise ConfigError(f"RetryOptions.statuses must be from 400 to 599, not {invalid_statuses}")
 
-    def build(self, inner: Send, runtime: Runtime) -> Retrier:
+    def build(self, inner: Send, runtime: Runtime) -> Retry:
         """Bind the strategy to the ``send`` of the next one."""
-        return Retrier(self, inner, runtime)
+        return Retry(self, inner, runtime)
 
 
-class Retrier:
+class Retry:
     """Sends a request until it succeeds or may not be retried.
 
     An error that is not retryable is raised unchanged. After a retryable error, `RetriesExhausted` gives the
     reason for the missing retry.
     """
 
-    def __init__(self, options: Retry, inner: Send, runtime: Runtime) -> None:
+    def __init__(self, options: RetryOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
         self.budget = RetryBudget(options.budget, runtime.clock)
 

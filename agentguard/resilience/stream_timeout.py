@@ -46,7 +46,7 @@ class ChunkClassifier(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTimeout(Options):
+class StreamTimeoutOptions(Options):
     """Options of stream timeouts.
 
     Attributes:
@@ -66,15 +66,15 @@ class StreamTimeout(Options):
     is_last: Callable[[Any], bool] | None = option(None, is_hidden=True)
     max_leading_heartbeats: int = option(1000, bounds=(0, 1_000_000))
 
-    def build(self, inner: Send, runtime: Runtime) -> StreamMonitor:
+    def build(self, inner: Send, runtime: Runtime) -> StreamTimeout:
         """Bind the strategy to the ``send`` of the next one."""
-        return StreamMonitor(self, inner, runtime)
+        return StreamTimeout(self, inner, runtime)
 
 
-class StreamMonitor:
+class StreamTimeout:
     """Wraps a streamed response in a `MonitoredStream` after its first chunk; passes others on."""
 
-    def __init__(self, options: StreamTimeout, inner: Send, runtime: Runtime) -> None:
+    def __init__(self, options: StreamTimeoutOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
@@ -174,7 +174,7 @@ class MonitoredStream:
         self,
         source: AsyncIterator[Any],
         deadline: Deadline,
-        options: StreamTimeout,
+        options: StreamTimeoutOptions,
         runtime: Runtime,
         *,
         classifier: ChunkClassifier | None = None,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from agentguard.errors import BackendError, ConfigError, DeadlineExceeded, MissingExtra
 from agentguard.resilience import (
-    AttemptTimeout,
+    AttemptTimeoutOptions,
     Backoff,
     BasicRequest,
     Deadline,
     Pipeline,
-    Retry,
-    Timeout,
+    RetryOptions,
+    TimeoutOptions,
     parse_pushback,
 )
 from agentguard.version import __version__
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _ATTEMPT_TIMEOUT_S: Final = 60.0
 _TOTAL_TIMEOUT_S: Final = 300.0
 _STRATEGIES = (
-    Timeout(total_s=_TOTAL_TIMEOUT_S),
-    Retry(max_attempts=6, backoff=Backoff(initial_delay_s=0.5, max_delay_s=30.0)),
-    AttemptTimeout(seconds=_ATTEMPT_TIMEOUT_S),
+    TimeoutOptions(total_s=_TOTAL_TIMEOUT_S),
+    RetryOptions(max_attempts=6, backoff=Backoff(initial_delay_s=0.5, max_delay_s=30.0)),
+    AttemptTimeoutOptions(seconds=_ATTEMPT_TIMEOUT_S),
 )
 
 

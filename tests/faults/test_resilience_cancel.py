@@ -16,21 +16,21 @@ import pytest
 
 from agentguard.errors import ResilienceError
 from agentguard.resilience import (
-    AdaptiveThrottling,
-    AttemptTimeout,
+    AdaptiveThrottlingOptions,
+    AttemptTimeoutOptions,
     Backoff,
     BasicRequest,
     CircuitBreakerOptions,
     CircuitState,
-    ConcurrencyOptions,
+    ConcurrencyLimitOptions,
     EventKind,
-    Hedge,
-    LoadShedding,
+    HedgeOptions,
+    LoadSheddingOptions,
     Pipeline,
-    Retry,
     RetryBudgetOptions,
-    StreamTimeout,
-    Timeout,
+    RetryOptions,
+    StreamTimeoutOptions,
+    TimeoutOptions,
 )
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import (
@@ -87,16 +87,16 @@ class World:
         self.clock, self.events = VirtualClock(), []
         self.backend = Backend(self.clock, *script)
         order = (
-            Timeout(total_s=60.0),
-            LoadShedding(
-                max_queue=10, concurrency=ConcurrencyOptions(algorithm="fixed", initial_limit=limit)
+            TimeoutOptions(total_s=60.0),
+            LoadSheddingOptions(
+                max_queue=10, concurrency=ConcurrencyLimitOptions(algorithm="fixed", initial_limit=limit)
             ),
-            Retry(backoff=Backoff(initial_delay_s=0.2, jitter=0.0), budget=TOKENS),
-            Hedge(min_samples=1, budget=TOKENS),
-            AdaptiveThrottling(),
+            RetryOptions(backoff=Backoff(initial_delay_s=0.2, jitter=0.0), budget=TOKENS),
+            HedgeOptions(min_samples=1, budget=TOKENS),
+            AdaptiveThrottlingOptions(),
             CircuitBreakerOptions(minimum_throughput=3, failure_ratio=0.9, break_duration_s=1.0),
-            AttemptTimeout(seconds=5.0),
-            StreamTimeout(has_content=carries, is_last=ends),
+            AttemptTimeoutOptions(seconds=5.0),
+            StreamTimeoutOptions(has_content=carries, is_last=ends),
         )
         self.send = Pipeline(
             order, clock=self.clock, rng=random.Random(1), observers=[self.events.append]

@@ -15,18 +15,18 @@ import pytest
 
 from agentguard.errors import ResilienceError
 from agentguard.resilience import (
-    AdaptiveThrottling,
-    AttemptTimeout,
+    AdaptiveThrottlingOptions,
+    AttemptTimeoutOptions,
     Backoff,
     BasicRequest,
     CircuitBreakerOptions,
     CircuitState,
-    Hedge,
-    LoadShedding,
+    HedgeOptions,
+    LoadSheddingOptions,
     Pipeline,
-    Retry,
-    StreamTimeout,
-    Timeout,
+    RetryOptions,
+    StreamTimeoutOptions,
+    TimeoutOptions,
 )
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import (
@@ -68,14 +68,16 @@ CASES = [(name, fault, streamed) for name, fault in BEFORE.items() for streamed 
 
 def pipeline(clock, rng):
     order = (
-        Timeout(total_s=TOTAL_S),
-        LoadShedding(),
-        Retry(backoff=Backoff(initial_delay_s=0.1)),
-        Hedge(min_samples=5),
-        AdaptiveThrottling(),
+        TimeoutOptions(total_s=TOTAL_S),
+        LoadSheddingOptions(),
+        RetryOptions(backoff=Backoff(initial_delay_s=0.1)),
+        HedgeOptions(min_samples=5),
+        AdaptiveThrottlingOptions(),
         CircuitBreakerOptions(failure_ratio=0.8),
-        AttemptTimeout(seconds=3.0),
-        StreamTimeout(first_chunk_timeout_s=2.0, idle_timeout_s=1.0, has_content=carries, is_last=ends),
+        AttemptTimeoutOptions(seconds=3.0),
+        StreamTimeoutOptions(
+            first_chunk_timeout_s=2.0, idle_timeout_s=1.0, has_content=carries, is_last=ends
+        ),
     )
     return Pipeline(order, clock=clock, rng=rng)
 

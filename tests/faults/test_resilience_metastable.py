@@ -15,13 +15,13 @@ import pytest
 
 from agentguard.errors import ResilienceError
 from agentguard.resilience import (
-    AttemptTimeout,
+    AttemptTimeoutOptions,
     BasicRequest,
     CircuitBreakerOptions,
     Pipeline,
-    Retry,
     RetryBudgetOptions,
-    Timeout,
+    RetryOptions,
+    TimeoutOptions,
     build_standard_strategies,
 )
 from agentguard.testing.virtual_clock import VirtualClock
@@ -30,7 +30,7 @@ WORKERS, SERVICE_S = 10, 0.08
 RATE = 0.8 * WORKERS / SERVICE_S
 FROZEN, THAWED, END = 10.0, 15.0, 30.0
 UNBOUNDED = RetryBudgetOptions(ratio=1.0, reserve=1e6, per_second=1e6, burst=1e6)
-TIMES = Timeout(total_s=3.0), AttemptTimeout(seconds=1.0)
+TIMES = TimeoutOptions(total_s=3.0), AttemptTimeoutOptions(seconds=1.0)
 
 
 class Server:
@@ -91,21 +91,21 @@ SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
 
 @SEEDS
 def test_retries_without_budget_never_recover(seed):
-    shares, _ = goodput((TIMES[0], Retry(budget=UNBOUNDED), TIMES[1]), seed)
+    shares, _ = goodput((TIMES[0], RetryOptions(budget=UNBOUNDED), TIMES[1]), seed)
     assert min(shares[:9]) == 1.0
     assert after(shares) < 0.2
 
 
 @SEEDS
 def test_retry_budget_alone_does_not_recover(seed):
-    shares, _ = goodput((TIMES[0], Retry(), TIMES[1]), seed)
+    shares, _ = goodput((TIMES[0], RetryOptions(), TIMES[1]), seed)
     assert min(shares[:9]) == 1.0
     assert after(shares) < 0.5
 
 
 @SEEDS
 def test_budget_and_breaker_recover_within_ten_seconds(seed):
-    shares, calls = goodput((TIMES[0], Retry(), CircuitBreakerOptions(), TIMES[1]), seed)
+    shares, calls = goodput((TIMES[0], RetryOptions(), CircuitBreakerOptions(), TIMES[1]), seed)
     assert min(shares[:9]) == 1.0
     assert min(shares[25:]) >= 0.95
     assert calls < 1.2 * RATE * END

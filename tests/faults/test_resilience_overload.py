@@ -11,11 +11,11 @@ import pytest
 from agentguard.errors import Overloaded, ResilienceError
 from agentguard.resilience import (
     BasicRequest,
-    ConcurrencyOptions,
-    LoadShedding,
+    ConcurrencyLimitOptions,
+    LoadSheddingOptions,
     Pipeline,
     RequestPriority,
-    Timeout,
+    TimeoutOptions,
 )
 from agentguard.testing.virtual_clock import VirtualClock
 
@@ -40,7 +40,9 @@ class Server:
 def run(load, strategies, seed, priority=lambda rng: RequestPriority.CRITICAL):
     """Return good answers per second by priority, and the delay of rejections, after a warm-up."""
     clock, rng = VirtualClock(), random.Random(seed)
-    send = Pipeline((Timeout(total_s=1.0), *strategies), clock=clock, rng=rng).bind(Server(clock, rng).send)
+    send = Pipeline((TimeoutOptions(total_s=1.0), *strategies), clock=clock, rng=rng).bind(
+        Server(clock, rng).send
+    )
     good, refusals = dict.fromkeys(RequestPriority, 0), []
 
     async def one():
@@ -73,7 +75,7 @@ def total(load, strategies, seed):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("rule", ["aimd", "gradient"])
 def test_goodput_at_triple_load_is_nine_tenths_of_peak(rule, seed):
-    shed = (LoadShedding(concurrency=ConcurrencyOptions(algorithm=rule)),)
+    shed = (LoadSheddingOptions(concurrency=ConcurrencyLimitOptions(algorithm=rule)),)
     at = {load: total(load, shed, seed) for load in (0.9, 1.0, 3.0, 10.0)}
     peak = max(rate for rate, _ in at.values())
     assert peak > 0.85 * CAPACITY
@@ -93,6 +95,6 @@ def test_important_requests_succeed_and_others_are_shed():
     def priority(rng):
         return RequestPriority.CRITICAL_PLUS if rng.random() < 0.2 else RequestPriority.SHEDDABLE
 
-    rates, _ = run(3.0, (LoadShedding(),), seed=1, priority=priority)
+    rates, _ = run(3.0, (LoadSheddingOptions(),), seed=1, priority=priority)
     assert rates[RequestPriority.CRITICAL_PLUS] >= 0.95 * 0.2 * 3.0 * CAPACITY
     assert rates[RequestPriority.SHEDDABLE] >= 0.2 * CAPACITY

@@ -17,7 +17,7 @@ from agentguard.resilience import (
     CircuitBreakerOptions,
     CircuitState,
     OutlierDetection,
-    OutlierDetector,
+    OutlierDetectionOptions,
     RetryBudget,
     RetryBudgetOptions,
     Runtime,
@@ -188,7 +188,7 @@ class BudgetMachine(RuleBasedStateMachine):
 class OutlierMachine(RuleBasedStateMachine):
     """Reference model that keeps each host's last outcomes as a list, and the end of its ejection."""
 
-    OPTIONS = OutlierDetection(
+    OPTIONS = OutlierDetectionOptions(
         consecutive_failures=3,
         base_ejection_time_s=30.0,
         max_ejection_time_s=90.0,
@@ -202,7 +202,7 @@ class OutlierMachine(RuleBasedStateMachine):
         self.clock, self.events = VirtualClock(), []
         self.names = list("abcde")
         runtime = Runtime(clock=self.clock, observers=self.events.append)
-        self.outliers = OutlierDetector(self.names, self.OPTIONS, runtime)
+        self.outliers = OutlierDetection(self.names, self.OPTIONS, runtime)
         self.rows = {name: [] for name in self.names}
         self.back = {}  # host to the end of its ejection
         self.past = {}  # host to (ejections, end of the last)

@@ -90,14 +90,14 @@ PolicyFactory = Callable[..., LoadBalancingOptions]
 
 
 def _list_builtin() -> dict[str, str]:
-    room = "agentguard.backends.load_balancing"
+    package = "agentguard.backends.load_balancing"
     return {
-        "least_request": f"{room}.least_request:LeastRequest",
-        "prefix_affinity": f"{room}.consistent_hash:PrefixAffinity",
-        "priority": f"{room}.round_robin:PriorityOptions",
-        "round_robin": f"{room}.round_robin:RoundRobin",
-        "session_affinity": f"{room}.consistent_hash:SessionAffinity",
-        "weighted": f"{room}.round_robin:WeightedRoundRobin",
+        "least_request": f"{package}.least_request:LeastRequestOptions",
+        "prefix_affinity": f"{package}.consistent_hash:PrefixAffinityOptions",
+        "priority": f"{package}.round_robin:FixedPriorityOptions",
+        "round_robin": f"{package}.round_robin:RoundRobinOptions",
+        "session_affinity": f"{package}.consistent_hash:SessionAffinityOptions",
+        "weighted": f"{package}.round_robin:WeightedRoundRobinOptions",
     }
 
 

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import ClassVar
 
 from agentguard.backends.load_balancing.base import ReplicaT, RoutingRequest
-from agentguard.backends.load_balancing.least_request import LeastRequest, LeastRequestBalancer
+from agentguard.backends.load_balancing.least_request import LeastRequest, LeastRequestOptions
 from agentguard.errors import ConfigError
 from agentguard.options import Options, option
 
@@ -37,7 +37,7 @@ def rank_by_score(key: bytes, replicas: Sequence[ReplicaT]) -> list[ReplicaT]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionAffinity(Options):
+class SessionAffinityOptions(Options):
     """Routes a run's requests to one replica, and requests without a run to the least loaded one.
 
     Attributes:
@@ -54,13 +54,13 @@ class SessionAffinity(Options):
         """Check that the factor is 0 or at least 1."""
         _check_max_load_factor(self)
 
-    def build(self, rng: random.Random) -> ConsistentHashBalancer:
+    def build(self, rng: random.Random) -> ConsistentHash:
         """Create the balancer."""
-        return ConsistentHashBalancer(self.max_load_factor, rng, by_prefix=False)
+        return ConsistentHash(self.max_load_factor, rng, by_prefix=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixAffinity(Options):
+class PrefixAffinityOptions(Options):
     """Routes prompts with the same prefix to one replica, whose prefix cache contains it (vLLM, SGLang).
 
     A prefix that all prompts share would overload its replica, so the load is bounded (Mirrokni, Thorup and
@@ -80,17 +80,17 @@ class PrefixAffinity(Options):
         """Check that the factor is 0 or at least 1."""
         _check_max_load_factor(self)
 
-    def build(self, rng: random.Random) -> ConsistentHashBalancer:
+    def build(self, rng: random.Random) -> ConsistentHash:
         """Create the balancer."""
-        return ConsistentHashBalancer(self.max_load_factor, rng, by_prefix=True)
+        return ConsistentHash(self.max_load_factor, rng, by_prefix=True)
 
 
-class ConsistentHashBalancer:
+class ConsistentHash:
     """Ranks replicas by the key of a request."""
 
     def __init__(self, max_load_factor: float, rng: random.Random, *, by_prefix: bool) -> None:
         self._max_load_factor, self._by_prefix = max_load_factor, by_prefix
-        self._fallback = LeastRequestBalancer(LeastRequest(), rng)
+        self._fallback = LeastRequest(LeastRequestOptions(), rng)
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:
         """Return the key's replica, or the next in its ranking below the load bound."""
@@ -107,6 +107,6 @@ class ConsistentHashBalancer:
         return self._fallback.choose(request, replicas)  # rounding can leave every replica at its bound
 
 
-def _check_max_load_factor(options: SessionAffinity | PrefixAffinity) -> None:
+def _check_max_load_factor(options: SessionAffinityOptions | PrefixAffinityOptions) -> None:
     if 0 < options.max_load_factor < 1:
         raise ConfigError(f"{type(options).__name__}.max_load_factor must be 0 (none) or from 1 to 100")

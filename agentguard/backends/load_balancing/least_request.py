@@ -18,7 +18,7 @@ from agentguard.options import Options, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastRequest(Options):
+class LeastRequestOptions(Options):
     """Options of the policy.
 
     Attributes:
@@ -35,19 +35,19 @@ class LeastRequest(Options):
     def check_consistency(self) -> None:
         """Check that one replica is never compared with itself, and that the switch is a bool."""
         if self.choice_count == 1:
-            raise ConfigError("LeastRequest.choice_count must be 0 (compare all) or at least 2, not 1")
+            raise ConfigError("LeastRequestOptions.choice_count must be 0 (compare all) or at least 2, not 1")
         if not isinstance(self.use_latency, bool):
-            raise ConfigError("LeastRequest.use_latency must be true or false")
+            raise ConfigError("LeastRequestOptions.use_latency must be true or false")
 
-    def build(self, rng: random.Random) -> LeastRequestBalancer:
+    def build(self, rng: random.Random) -> LeastRequest:
         """Create the balancer."""
-        return LeastRequestBalancer(self, rng)
+        return LeastRequest(self, rng)
 
 
-class LeastRequestBalancer:
+class LeastRequest:
     """Compares loads: running requests per unit of weight, including the new request."""
 
-    def __init__(self, options: LeastRequest, rng: random.Random) -> None:
+    def __init__(self, options: LeastRequestOptions, rng: random.Random) -> None:
         self._choice_count, self._use_latency, self._rng = options.choice_count, options.use_latency, rng
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002

@@ -12,18 +12,18 @@ from agentguard.options import Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRobin(Options):
+class RoundRobinOptions(Options):
     """Round robin."""
 
     name: ClassVar[str] = "round_robin"
     needs_prefix_digest: ClassVar[bool] = False
 
-    def build(self, rng: random.Random) -> RoundRobinBalancer:
+    def build(self, rng: random.Random) -> RoundRobin:
         """Create the balancer."""
-        return RoundRobinBalancer(rng)
+        return RoundRobin(rng)
 
 
-class RoundRobinBalancer:
+class RoundRobin:
     """Counter with a random start, so that several workers start with different replicas."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -36,7 +36,7 @@ class RoundRobinBalancer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedRoundRobin(Options):
+class WeightedRoundRobinOptions(Options):
     """Smooth weighted round robin, as in nginx.
 
     Each choice adds every replica's weight to its credit. The replica with the highest credit is chosen, and
@@ -47,12 +47,12 @@ class WeightedRoundRobin(Options):
     name: ClassVar[str] = "weighted"
     needs_prefix_digest: ClassVar[bool] = False
 
-    def build(self, rng: random.Random) -> WeightedRoundRobinBalancer:
+    def build(self, rng: random.Random) -> WeightedRoundRobin:
         """Create the balancer."""
-        return WeightedRoundRobinBalancer(rng)
+        return WeightedRoundRobin(rng)
 
 
-class WeightedRoundRobinBalancer:
+class WeightedRoundRobin:
     """Keeps the credit of each replica."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -78,18 +78,18 @@ class WeightedRoundRobinBalancer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriorityOptions(Options):
+class FixedPriorityOptions(Options):
     """Always chooses the first available replica in configuration order (active and passive replicas)."""
 
     name: ClassVar[str] = "priority"
     needs_prefix_digest: ClassVar[bool] = False
 
-    def build(self, rng: random.Random) -> PriorityBalancer:  # noqa: ARG002
+    def build(self, rng: random.Random) -> FixedPriority:  # noqa: ARG002
         """Create the balancer."""
-        return PriorityBalancer()
+        return FixedPriority()
 
 
-class PriorityBalancer:
+class FixedPriority:
     """Balancer without state."""
 
     def choose(self, request: RoutingRequest, replicas: Sequence[ReplicaT]) -> ReplicaT:  # noqa: ARG002

@@ -3,7 +3,7 @@ import pytest
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.backends.replica_factory import http_backend_factory
 from agentguard.errors import ConfigError
-from agentguard.resilience import OutlierDetection
+from agentguard.resilience import OutlierDetectionOptions
 
 ONE = {"replicas": [{"name": "a", "url": "http://127.0.0.1:8000/v1"}]}
 
@@ -23,7 +23,7 @@ def test_minimal_config_gets_defaults():
     ]  # fmt: skip
     assert (options.load_balancing.name, options.outlier, options.probe) == (
         "least_request",
-        OutlierDetection(),
+        OutlierDetectionOptions(),
         None,
     )
     assert options.health.path == "/models"
@@ -109,7 +109,7 @@ def test_equal_sections_are_equal():
             "max_load_factor must be 0",
         ),
         ({"load_balancing": 3}, "a name, or a mapping"),
-        ({"pipeline": {"retry": {"max_attempts": 0}}}, "pipeline.retry: Retry.max_attempts"),
+        ({"pipeline": {"retry": {"max_attempts": 0}}}, "pipeline.retry: RetryOptions.max_attempts"),
         ({"pipeline": {"retry": {"max_attempts": "3"}}}, "pipeline.retry.max_attempts must be of type int"),
         ({"pipeline": {"retry": {"backoff": 3}}}, "pipeline.retry.backoff must be a mapping"),
         ({"pipeline": {"retry": {"statuses": ["x"]}}}, "list of whole numbers"),

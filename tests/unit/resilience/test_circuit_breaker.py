@@ -5,15 +5,15 @@ import pytest
 
 from agentguard.errors import BackendError, CircuitOpen
 from agentguard.resilience import (
-    AdaptiveThrottling,
+    AdaptiveThrottlingOptions,
     BasicRequest,
     CircuitBreakerOptions,
     CircuitState,
     Deadline,
     Pipeline,
     Runtime,
-    StreamTimeout,
-    Timeout,
+    StreamTimeoutOptions,
+    TimeoutOptions,
 )
 from agentguard.resilience.base import CallOutcome
 from agentguard.resilience.circuit_breaker import SlidingWindow
@@ -128,7 +128,7 @@ def test_failed_probe_reopens_and_cancelled_probe_frees_the_permit():
 def test_timeout_counts_but_cancellation_does_not():
     clock = VirtualClock()
     backend = Backend(clock, hang())
-    send = bound(clock, backend, Timeout(total_s=1.0), CircuitBreakerOptions(minimum_throughput=2))
+    send = bound(clock, backend, TimeoutOptions(total_s=1.0), CircuitBreakerOptions(minimum_throughput=2))
     breaker = send.bound_strategies["circuit_breaker"]
 
     async def main():
@@ -146,7 +146,7 @@ def test_timeout_counts_but_cancellation_does_not():
 def test_stream_counts_at_its_end_and_probe_at_its_start():
     clock = VirtualClock()
     backend = Backend(clock, stream(tokens=2, then="cut"), stream(), stream(tokens=2, then="cut"))
-    progress = StreamTimeout(has_content=carries, is_last=ends)
+    progress = StreamTimeoutOptions(has_content=carries, is_last=ends)
     send = bound(clock, backend, CircuitBreakerOptions(minimum_throughput=1, break_duration_s=5.0), progress)
     breaker = send.bound_strategies["circuit_breaker"]
 
@@ -202,7 +202,7 @@ def test_window_counts_only_recent_calls():
 def test_throttle_rejects_nothing_at_half_accepted_and_most_at_none():
     clock = VirtualClock()
     backend = Backend(clock, *[answer(), fails(429)] * 50, fails(429))
-    send = bound(clock, backend, AdaptiveThrottling())
+    send = bound(clock, backend, AdaptiveThrottlingOptions())
     throttle = send.bound_strategies["adaptive_throttling"]
 
     async def main():
@@ -222,7 +222,7 @@ def test_throttle_rejects_nothing_at_half_accepted_and_most_at_none():
 def test_throttle_recovers_in_a_few_windows_and_emits_events():
     clock, events = VirtualClock(), []
     backend = Backend(clock, *[fails(503, seconds=0.01)] * 100, answer(0.01))
-    send = bound(clock, backend, AdaptiveThrottling(window_s=10.0), observers=[events.append])
+    send = bound(clock, backend, AdaptiveThrottlingOptions(window_s=10.0), observers=[events.append])
     throttle = send.bound_strategies["adaptive_throttling"]
 
     async def main():
@@ -243,13 +243,13 @@ def test_throttle_recovers_in_a_few_windows_and_emits_events():
 def test_throttle_requires_minimum_requests():
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
-    send = bound(clock, backend, AdaptiveThrottling(min_requests=15))
+    send = bound(clock, backend, AdaptiveThrottlingOptions(min_requests=15))
     assert clock.run(tried(send, 15)) == ["backend_error"] * 15
     assert send.bound_strategies["adaptive_throttling"].compute_rejection_probability() == 0.9
 
 
 def test_caller_error_counts_as_accepted():
     clock = VirtualClock()
-    send = bound(clock, Backend(clock, fails(400)), AdaptiveThrottling())
+    send = bound(clock, Backend(clock, fails(400)), AdaptiveThrottlingOptions())
     assert clock.run(tried(send, 50)) == ["backend_error"] * 50
     assert Deadline.never(clock=clock).is_expired is False

@@ -4,7 +4,14 @@ import random
 import pytest
 
 from agentguard.errors import BackendError
-from agentguard.resilience import BasicRequest, Deadline, Hedge, Pipeline, RetryBudgetOptions, StreamTimeout
+from agentguard.resilience import (
+    BasicRequest,
+    Deadline,
+    HedgeOptions,
+    Pipeline,
+    RetryBudgetOptions,
+    StreamTimeoutOptions,
+)
 from agentguard.resilience.hedge import RecentQuantile
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import (
@@ -28,9 +35,9 @@ class Scene:
     def __init__(self, *script, budget=FREE, progress=False):
         self.clock, self.events = VirtualClock(), []
         self.backend = Backend(self.clock, *[stream() if progress else answer(0.1)] * 20, *script)
-        strategies = [Hedge(budget=budget)]
+        strategies = [HedgeOptions(budget=budget)]
         if progress:
-            strategies.append(StreamTimeout(has_content=carries, is_last=ends))
+            strategies.append(StreamTimeoutOptions(has_content=carries, is_last=ends))
         self.send = Pipeline(strategies, clock=self.clock, observers=[self.events.append]).bind(
             self.backend.send
         )
@@ -67,7 +74,7 @@ class Scene:
 def test_no_hedge_before_enough_samples():
     clock = VirtualClock()
     backend = Backend(clock, *[answer(0.1)] * 18, answer(9.0))
-    send = Pipeline((Hedge(budget=FREE),), clock=clock).bind(backend.send)
+    send = Pipeline((HedgeOptions(budget=FREE),), clock=clock).bind(backend.send)
 
     async def main():
         for n in range(19):
@@ -145,7 +152,7 @@ def test_losing_stream_is_closed():
 def test_hedge_budget_is_five_percent_even_if_all_are_slow():
     clock = VirtualClock()
     backend = Backend(clock, *[answer(0.1)] * 100, answer(2.0))
-    send = Pipeline((Hedge(),), clock=clock).bind(backend.send)
+    send = Pipeline((HedgeOptions(),), clock=clock).bind(backend.send)
 
     async def main():
         for n in range(100):
@@ -172,7 +179,7 @@ def test_hedging_reduces_tail_latency():
         return sorted(took)[588]
 
     assert clock.run(times(sometimes)) == 2.0
-    assert clock.run(times(Pipeline((Hedge(),), clock=clock).bind(sometimes))) < 0.3
+    assert clock.run(times(Pipeline((HedgeOptions(),), clock=clock).bind(sometimes))) < 0.3
 
 
 def test_loser_that_ignores_cancellation_is_abandoned_after_100_ms():

@@ -5,24 +5,24 @@ import pytest
 from agentguard.errors import DeadlineExceeded, Overloaded
 from agentguard.resilience import (
     BasicRequest,
-    ConcurrencyOptions,
+    ConcurrencyLimitOptions,
     Deadline,
-    LoadShedding,
+    LoadSheddingOptions,
     Pipeline,
     RequestPriority,
-    StreamTimeout,
-    Timeout,
+    StreamTimeoutOptions,
+    TimeoutOptions,
 )
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import Backend, answer, carries, ends, fails, hang, read, stream
 
-TWO = ConcurrencyOptions(algorithm="fixed", initial_limit=2)
+TWO = ConcurrencyLimitOptions(algorithm="fixed", initial_limit=2)
 
 
 def scene(*script, shed=None, after=()):
     clock, events = VirtualClock(), []
     backend = Backend(clock, *script)
-    strategies = (shed or LoadShedding(max_queue=3, concurrency=TWO), *after)
+    strategies = (shed or LoadSheddingOptions(max_queue=3, concurrency=TWO), *after)
     send = Pipeline(strategies, clock=clock, observers=[events.append]).bind(backend.send)
     return clock, backend, send, send.bound_strategies["load_shedding"], events
 
@@ -71,7 +71,7 @@ def test_important_calls_overtake_and_less_important_are_shed():
 
 def test_call_that_would_miss_its_deadline_is_rejected_at_once():
     clock, _, send, _, _ = scene(
-        answer(1.0), shed=LoadShedding(max_queue=50, queue_timeout_s=60.0, concurrency=TWO)
+        answer(1.0), shed=LoadSheddingOptions(max_queue=50, queue_timeout_s=60.0, concurrency=TWO)
     )
 
     async def main():
@@ -101,8 +101,8 @@ def test_too_long_estimate_corrects_itself():
 def test_short_deadline_is_not_a_sign_of_overload():
     clock, _, send, shed, _ = scene(
         answer(1.0),
-        shed=LoadShedding(concurrency=ConcurrencyOptions(initial_limit=10)),
-        after=(Timeout(total_s=60.0),),
+        shed=LoadSheddingOptions(concurrency=ConcurrencyLimitOptions(initial_limit=10)),
+        after=(TimeoutOptions(total_s=60.0),),
     )
 
     async def main():
@@ -117,7 +117,7 @@ def test_short_deadline_is_not_a_sign_of_overload():
 
 def test_queue_timeout_rejects_and_frees_the_place():
     clock, _, send, shed, _ = scene(
-        hang(), shed=LoadShedding(max_queue=3, queue_timeout_s=2.0, concurrency=TWO)
+        hang(), shed=LoadSheddingOptions(max_queue=3, queue_timeout_s=2.0, concurrency=TWO)
     )
 
     async def main():
@@ -137,7 +137,9 @@ def test_queue_timeout_rejects_and_frees_the_place():
 def test_permit_granted_during_cancellation_goes_to_next_call():
     clock, _, send, shed, _ = scene(
         answer(1.0),
-        shed=LoadShedding(max_queue=5, concurrency=ConcurrencyOptions(algorithm="fixed", initial_limit=1)),
+        shed=LoadSheddingOptions(
+            max_queue=5, concurrency=ConcurrencyLimitOptions(algorithm="fixed", initial_limit=1)
+        ),
     )
 
     async def main():
@@ -155,7 +157,9 @@ def test_permit_granted_during_cancellation_goes_to_next_call():
 
 
 def test_stream_keeps_its_permit_until_its_end():
-    clock, _, send, shed, _ = scene(stream(), after=(StreamTimeout(has_content=carries, is_last=ends),))
+    clock, _, send, shed, _ = scene(
+        stream(), after=(StreamTimeoutOptions(has_content=carries, is_last=ends),)
+    )
 
     async def main():
         response = await send(BasicRequest())
@@ -170,7 +174,7 @@ def test_stream_keeps_its_permit_until_its_end():
 
 
 def test_aimd_decreases_once_per_round_and_increases_by_one():
-    limit = ConcurrencyOptions(initial_limit=20).build()
+    limit = ConcurrencyLimitOptions(initial_limit=20).build()
     for _ in range(20):
         limit.update(started=0.0, ended=1.0, inflight=20, overload=True)
     assert limit.value == 18
@@ -186,7 +190,9 @@ def test_aimd_decreases_once_per_round_and_increases_by_one():
 
 @pytest.mark.parametrize("rule", ["aimd", "gradient"])
 def test_limits_stay_in_their_range(rule):
-    limit = ConcurrencyOptions(algorithm=rule, initial_limit=5, min_limit=2, max_limit=8, samples=1).build()
+    limit = ConcurrencyLimitOptions(
+        algorithm=rule, initial_limit=5, min_limit=2, max_limit=8, samples=1
+    ).build()
     for n in range(300):
         limit.update(started=n, ended=n + 0.1, inflight=8, overload=False)
     assert 7 < limit.value <= 8
@@ -206,7 +212,9 @@ def test_gradient_detects_a_queue_before_failures():
             await clock.sleep(0.1)
         worst.append(clock.now() - before)
 
-    shed = LoadShedding(max_queue=0, concurrency=ConcurrencyOptions(algorithm="gradient", initial_limit=5))
+    shed = LoadSheddingOptions(
+        max_queue=0, concurrency=ConcurrencyLimitOptions(algorithm="gradient", initial_limit=5)
+    )
     send = Pipeline((shed,), clock=clock).bind(backend)
 
     async def main():
@@ -225,8 +233,8 @@ def test_gradient_detects_a_queue_before_failures():
 def test_overload_reduces_limit_and_cancellation_does_not():
     clock, _, send, shed, _ = scene(
         hang(),
-        shed=LoadShedding(concurrency=ConcurrencyOptions(initial_limit=10)),
-        after=(Timeout(total_s=1.0),),
+        shed=LoadSheddingOptions(concurrency=ConcurrencyLimitOptions(initial_limit=10)),
+        after=(TimeoutOptions(total_s=1.0),),
     )
 
     async def main():
@@ -241,7 +249,7 @@ def test_overload_reduces_limit_and_cancellation_does_not():
 
     clock.run(main())
     clock, _, send, shed, _ = scene(
-        fails(429), shed=LoadShedding(concurrency=ConcurrencyOptions(initial_limit=10))
+        fails(429), shed=LoadSheddingOptions(concurrency=ConcurrencyLimitOptions(initial_limit=10))
     )
     clock.run(kinds_of(send(BasicRequest())))
     assert shed.limit.value == 9

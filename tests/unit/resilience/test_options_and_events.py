@@ -6,36 +6,36 @@ import pytest
 
 from agentguard.errors import ConfigError
 from agentguard.resilience import (
-    AdaptiveThrottling,
-    AttemptTimeout,
+    AdaptiveThrottlingOptions,
+    AttemptTimeoutOptions,
     Backoff,
     CircuitBreakerOptions,
-    ConcurrencyOptions,
+    ConcurrencyLimitOptions,
     EventKind,
-    Hedge,
-    LoadShedding,
-    OutlierDetection,
+    HedgeOptions,
+    LoadSheddingOptions,
+    OutlierDetectionOptions,
     ResilienceEvent,
-    Retry,
     RetryBudgetOptions,
-    StreamTimeout,
-    Timeout,
+    RetryOptions,
+    StreamTimeoutOptions,
+    TimeoutOptions,
 )
 from agentguard.resilience.events import Observers
 
 KINDS = (
-    AttemptTimeout,
+    AttemptTimeoutOptions,
     Backoff,
     CircuitBreakerOptions,
     RetryBudgetOptions,
-    ConcurrencyOptions,
-    Hedge,
-    OutlierDetection,
-    StreamTimeout,
-    Retry,
-    LoadShedding,
-    AdaptiveThrottling,
-    Timeout,
+    ConcurrencyLimitOptions,
+    HedgeOptions,
+    OutlierDetectionOptions,
+    StreamTimeoutOptions,
+    RetryOptions,
+    LoadSheddingOptions,
+    AdaptiveThrottlingOptions,
+    TimeoutOptions,
 )
 NUMBERS = [
     (kind, field.name)
@@ -57,11 +57,11 @@ def test_numbers_have_ranges_and_errors_name_the_field(kind, field, value):
     [
         (Backoff, {"initial_delay_s": 20.0}, "max_delay_s"),
         (RetryBudgetOptions, {"burst": 1.0}, "burst"),
-        (ConcurrencyOptions, {"initial_limit": 5000}, "initial_limit"),
-        (ConcurrencyOptions, {"algorithm": "vegas"}, "algorithm"),
-        (OutlierDetection, {"max_ejection_time_s": 1.0}, "max_ejection_time_s"),
-        (Retry, {"statuses": frozenset({200})}, "statuses"),
-        (Retry, {"max_attempts": 2.0}, "max_attempts"),
+        (ConcurrencyLimitOptions, {"initial_limit": 5000}, "initial_limit"),
+        (ConcurrencyLimitOptions, {"algorithm": "vegas"}, "algorithm"),
+        (OutlierDetectionOptions, {"max_ejection_time_s": 1.0}, "max_ejection_time_s"),
+        (RetryOptions, {"statuses": frozenset({200})}, "statuses"),
+        (RetryOptions, {"max_attempts": 2.0}, "max_attempts"),
     ],
 )
 def test_inconsistent_options_are_rejected(kind, options, field):
@@ -75,7 +75,7 @@ def test_description_contains_every_option():
         assert line.startswith(kind.name)
         assert all(f"{field.name}=" in line for field in dataclasses.fields(kind))
     assert (
-        AdaptiveThrottling(k=3.0).describe()
+        AdaptiveThrottlingOptions(k=3.0).describe()
         == "adaptive_throttling k=3 window_s=30 min_requests=20 max_rejection_probability=0.9"
     )
 

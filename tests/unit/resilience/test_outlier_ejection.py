@@ -6,7 +6,7 @@ from agentguard.resilience import (
     Deadline,
     HostBalancer,
     OutlierDetection,
-    OutlierDetector,
+    OutlierDetectionOptions,
     Runtime,
 )
 from agentguard.resilience.events import Observers
@@ -17,7 +17,7 @@ from tests.unit.resilience.scripted_backend import Backend, answer, fails, hang
 def outliers(hosts="abc", **options):
     clock, events = VirtualClock(), []
     runtime = Runtime(clock=clock, observers=Observers([events.append]))
-    return OutlierDetector(hosts, OutlierDetection(**options), runtime), clock, events
+    return OutlierDetection(hosts, OutlierDetectionOptions(**options), runtime), clock, events
 
 
 def test_five_consecutive_failures_eject_for_growing_intervals():
@@ -150,7 +150,9 @@ def test_hosts_can_be_added_and_removed():
 
 def spread(clock, **scripts):
     backends = {name: Backend(clock, *script) for name, script in scripts.items()}
-    layer = HostBalancer({n: b.send for n, b in backends.items()}, OutlierDetection(), Runtime(clock=clock))
+    layer = HostBalancer(
+        {n: b.send for n, b in backends.items()}, OutlierDetectionOptions(), Runtime(clock=clock)
+    )
     return backends, layer
 
 
@@ -198,5 +200,5 @@ def test_all_bad_hosts_still_get_every_call():
 
 def test_balancer_without_hosts_is_rejected():
     with pytest.raises(ConfigError, match=r"HostBalancer\.hosts"):
-        HostBalancer({}, OutlierDetection(), Runtime())
+        HostBalancer({}, OutlierDetectionOptions(), Runtime())
     assert BackendError("x").stage == "sent"

@@ -5,17 +5,17 @@ import pytest
 
 from agentguard.errors import ConfigError, DeadlineExceeded, RetriesExhausted
 from agentguard.resilience import (
-    AdaptiveThrottling,
-    AttemptTimeout,
+    AdaptiveThrottlingOptions,
+    AttemptTimeoutOptions,
     Backoff,
     BasicRequest,
     CircuitBreakerOptions,
     Deadline,
-    LoadShedding,
+    LoadSheddingOptions,
     Pipeline,
-    Retry,
-    StreamTimeout,
-    Timeout,
+    RetryOptions,
+    StreamTimeoutOptions,
+    TimeoutOptions,
     build_standard_strategies,
 )
 from agentguard.testing.virtual_clock import VirtualClock
@@ -47,10 +47,10 @@ def test_order_is_data_and_can_be_printed_and_compared():
 @pytest.mark.parametrize(
     ("order", "match"),
     [
-        ((Retry(), Retry(max_attempts=2)), "retry twice"),
-        ((AttemptTimeout(), CircuitBreakerOptions()), "breaker must precede attempt_timeout"),
-        ((AttemptTimeout(), Retry(), StreamTimeout()), "retry must precede"),
-        ((StreamTimeout(), Retry()), "stream_timeout must be the last"),
+        ((RetryOptions(), RetryOptions(max_attempts=2)), "retry twice"),
+        ((AttemptTimeoutOptions(), CircuitBreakerOptions()), "breaker must precede attempt_timeout"),
+        ((AttemptTimeoutOptions(), RetryOptions(), StreamTimeoutOptions()), "retry must precede"),
+        ((StreamTimeoutOptions(), RetryOptions()), "stream_timeout must be the last"),
     ],
 )
 def test_contradictory_order_is_rejected(order, match):
@@ -97,8 +97,8 @@ def test_deadline_covers_all_attempts_and_waits(attempt_s, error, ended, sources
     """The deadline cuts the second attempt short, or prevents a third one that would be late."""
     clock, events = VirtualClock(), []
     backend = Backend(clock, hang())
-    retry = Retry(backoff=Backoff(initial_delay_s=1.0, jitter=0.0))
-    order = (Timeout(total_s=10.0), retry, AttemptTimeout(seconds=attempt_s))
+    retry = RetryOptions(backoff=Backoff(initial_delay_s=1.0, jitter=0.0))
+    order = (TimeoutOptions(total_s=10.0), retry, AttemptTimeoutOptions(seconds=attempt_s))
     send = Pipeline(order, clock=clock, observers=[events.append]).bind(backend.send)
 
     async def main():
@@ -113,7 +113,9 @@ def test_deadline_covers_all_attempts_and_waits(attempt_s, error, ended, sources
 
 def test_end_of_caller_deadline_is_not_a_failed_attempt():
     clock = VirtualClock()
-    send = Pipeline((Retry(), AttemptTimeout(seconds=5.0)), clock=clock).bind(Backend(clock, hang()).send)
+    send = Pipeline((RetryOptions(), AttemptTimeoutOptions(seconds=5.0)), clock=clock).bind(
+        Backend(clock, hang()).send
+    )
 
     async def main():
         with pytest.raises(DeadlineExceeded):
@@ -157,7 +159,7 @@ def test_custom_strategy_is_supported():
         def describe(self):
             return f"chaos every={self.every}"
 
-    pipeline = Pipeline((Retry(), Chaos(every=2)), clock=clock)
+    pipeline = Pipeline((RetryOptions(), Chaos(every=2)), clock=clock)
     send = pipeline.bind(Backend(clock, answer()).send)
 
     async def main():
@@ -181,9 +183,9 @@ def test_standard_order_fails_over_before_first_token():
 
 def test_rejections_are_typed_and_contain_no_request_data():
     clock, secret = VirtualClock(), "sk-secret"
-    send = Pipeline((Timeout(), LoadShedding(), Retry(), AdaptiveThrottling()), clock=clock).bind(
-        Backend(clock, fails(503)).send
-    )
+    send = Pipeline(
+        (TimeoutOptions(), LoadSheddingOptions(), RetryOptions(), AdaptiveThrottlingOptions()), clock=clock
+    ).bind(Backend(clock, fails(503)).send)
 
     async def main():
         with pytest.raises(RetriesExhausted) as caught:

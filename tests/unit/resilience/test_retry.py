@@ -18,14 +18,14 @@ from agentguard.resilience import (
     Deadline,
     EventKind,
     Pipeline,
-    Retry,
     RetryBudgetOptions,
+    RetryOptions,
 )
 from agentguard.resilience.base import is_retryable
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import Backend, answer, fails
 
-PLAIN = Retry(backoff=Backoff(initial_delay_s=1.0, jitter=0.0))
+PLAIN = RetryOptions(backoff=Backoff(initial_delay_s=1.0, jitter=0.0))
 
 
 def outcome(*script, retry=PLAIN, call=None, total_s=100.0):
@@ -106,7 +106,7 @@ def test_budget_is_shared_by_all_calls():
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
     budget = RetryBudgetOptions(ratio=0.2, reserve=3.0, per_second=0.0)
-    send = Pipeline((Retry(budget=budget),), clock=clock, rng=random.Random(1)).bind(backend.send)
+    send = Pipeline((RetryOptions(budget=budget),), clock=clock, rng=random.Random(1)).bind(backend.send)
 
     async def main():
         return await asyncio.gather(
@@ -123,7 +123,7 @@ def test_budget_exhausted_during_wait_is_respected():
     clock = VirtualClock()
     backend = Backend(clock, fails(503))
     events = []
-    retry = Retry(budget=budget, backoff=Backoff(jitter=0.0))
+    retry = RetryOptions(budget=budget, backoff=Backoff(jitter=0.0))
     send = Pipeline((retry,), clock=clock, observers=[events.append]).bind(backend.send)
 
     async def main():

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import pytest
 
 from agentguard.errors import BackendError, DeadlineExceeded, ResilienceError, Stalled
-from agentguard.resilience import AttemptTimeout, BasicRequest, Pipeline, Retry, StreamTimeout, Timeout
+from agentguard.resilience import (
+    AttemptTimeoutOptions,
+    BasicRequest,
+    Pipeline,
+    RetryOptions,
+    StreamTimeoutOptions,
+    TimeoutOptions,
+)
 from agentguard.testing.virtual_clock import VirtualClock
 from tests.unit.resilience.scripted_backend import (
     BEAT,
@@ -21,7 +28,9 @@ from tests.unit.resilience.scripted_backend import (
     stream,
 )
 
-OPTIONS = StreamTimeout(first_chunk_timeout_s=10.0, idle_timeout_s=3.0, has_content=carries, is_last=ends)
+OPTIONS = StreamTimeoutOptions(
+    first_chunk_timeout_s=10.0, idle_timeout_s=3.0, has_content=carries, is_last=ends
+)
 
 
 def scene(*script, before=(), options=OPTIONS):
@@ -85,7 +94,9 @@ def test_silent_end_is_not_a_success():
 
 
 def test_silent_end_is_a_success_without_final_event_in_protocol():
-    clock, _, send, _ = scene(stream(tokens=3, then="close"), options=StreamTimeout(has_content=carries))
+    clock, _, send, _ = scene(
+        stream(tokens=3, then="close"), options=StreamTimeoutOptions(has_content=carries)
+    )
     assert clock.run(_read(send)) == (list(TOKENS[:3]), None)
 
 
@@ -93,7 +104,7 @@ def test_silent_end_is_a_success_without_final_event_in_protocol():
     "first", [stream(first=1e6), stream(beats=10**6, first=1.0), stream(tokens=0, then="cut")]
 )
 def test_failure_before_first_token_is_a_retryable_call_error(first):
-    clock, backend, send, _ = scene(first, stream(), before=(Retry(),))
+    clock, backend, send, _ = scene(first, stream(), before=(RetryOptions(),))
     got, error = clock.run(_read(send))
     assert (got, error) == (WHOLE, None)
     assert len(backend.calls) == 2
@@ -101,7 +112,7 @@ def test_failure_before_first_token_is_a_retryable_call_error(first):
 
 
 def test_excess_heartbeats_are_dropped():
-    options = StreamTimeout(has_content=carries, is_last=ends, max_leading_heartbeats=5)
+    options = StreamTimeoutOptions(has_content=carries, is_last=ends, max_leading_heartbeats=5)
     clock, backend, send, _ = scene(stream(beats=50, first=0.01), options=options)
 
     async def main():
@@ -137,7 +148,7 @@ def test_slow_reader_is_not_a_stall():
 
 def test_call_deadline_covers_stream_but_attempt_timeout_does_not():
     clock, backend, send, _ = scene(
-        stream(gap=2.0), before=(Timeout(total_s=5.0), AttemptTimeout(seconds=1.0))
+        stream(gap=2.0), before=(TimeoutOptions(total_s=5.0), AttemptTimeoutOptions(seconds=1.0))
     )
     got, error = clock.run(_read(send))
     assert got == list(TOKENS[:3])
@@ -262,7 +273,7 @@ def read_headed(source, *, api=None):
         return source
 
     async def main():
-        response = await Pipeline((StreamTimeout(),), clock=clock).bind(backend)(Asking(api=api))
+        response = await Pipeline((StreamTimeoutOptions(),), clock=clock).bind(backend)(Asking(api=api))
         return response, *await tokens_and_error(response)
 
     return clock.run(main())

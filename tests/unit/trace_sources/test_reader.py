@@ -134,10 +134,10 @@ def test_error_names_the_address_and_the_remedy(
 
 
 def test_unreachable_address_is_an_error_after_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentguard.resilience import Backoff, Pipeline, Retry
+    from agentguard.resilience import Backoff, Pipeline, RetryOptions
     from agentguard.trace_sources import json_client
 
-    strategies = (Retry(max_attempts=2, backoff=Backoff(initial_delay_s=0.001, max_delay_s=0.001)),)
+    strategies = (RetryOptions(max_attempts=2, backoff=Backoff(initial_delay_s=0.001, max_delay_s=0.001)),)
     monkeypatch.setattr(json_client, "Pipeline", lambda _: Pipeline(strategies))
     environment = {"PHOENIX_COLLECTOR_ENDPOINT": "http://127.0.0.1:9/v1/traces"}
     with pytest.raises(RetriesExhausted, match=r"127\.0\.0\.1:9/v1/projects/default/traces: not reachable"):
