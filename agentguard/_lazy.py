@@ -1,7 +1,7 @@
 """Lazy evaluation: a cached property without a lock, and package exports that are imported at first use.
 
-`functools.cached_property` takes a lock up to Python 3.11. One thread uses a view, and the lock costs more
-than most of the cached values.
+Up to Python 3.11, `functools.cached_property` takes a lock at the first use. Only one thread uses an object
+with a `lazy_property`, and the lock costs more than most of the cached values.
 """
 
 from __future__ import annotations

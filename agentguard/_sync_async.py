@@ -18,9 +18,9 @@ Effects = Generator[Any, Any, R]
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Several requests that a body yields together, executed in sequence or, if awaited, concurrently.
+    """Several requests that a body yields together; `run_async` executes them concurrently.
 
-    The body receives a list of results in the same order; an exception takes the place of its result.
+    The body receives a list with the result of each request, or its exception, in the same order.
     """
 
     requests: tuple[Any, ...]
@@ -28,7 +28,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class RunInThread:
-    """Work of the guard that may take long, for instance of a judge; an awaited body runs it in a thread."""
+    """Function of the guard that may take long, such as a judgement; `run_async` calls it in a thread."""
 
     work: Callable[[], Any]
 
@@ -41,7 +41,7 @@ class Sleep:
 
 
 def run_sync(body: Effects[R], handle_request: Callable[[Any], Any]) -> R:
-    """Run a body with synchronous requests."""
+    """Run a body and return its result; ``handle_request`` executes each request."""
     try:
         request = next(body)
         while True:
@@ -57,7 +57,7 @@ def run_sync(body: Effects[R], handle_request: Callable[[Any], Any]) -> R:
 
 
 async def run_async(body: Effects[R], handle_request: Callable[[Any], Awaitable[Any]]) -> R:
-    """Like `run_sync`, with awaited requests; a cancellation is raised in the body too."""
+    """Run a body like `run_sync`, but await each request; a cancellation is raised in the body, too."""
     try:
         request = next(body)
         while True:
@@ -114,5 +114,5 @@ async def _ahandle_all(gather: Gather, handle_request: Callable[[Any], Awaitable
 
 
 def call(function: Callable[[], Any]) -> Any:
-    """Call the function that a body yields; return its result or its awaitable."""
+    """Call the function that a body yields; the ``handle_request`` of a body that yields functions."""
     return function()

@@ -16,7 +16,7 @@
     ├── RecoveryError          a recovery that cannot be carried out, or a run that the guard stopped
     │   └── RunStopped         the guard ended the run; the message is the reason
     ├── EvaluationError        an evaluation that cannot be carried out as requested
-    ├── StoreError             the store of runs and of learnt schemata
+    ├── StoreError             the store of runs and of learnt schemata is invalid, or an operation on it
     │   ├── StoreVersion       the database was created by another version of agentguard
     │   ├── StoreUnavailable   the database cannot be reached, read or written now
     │   ├── StoreTimeout       rows were not written in the time allowed; they are still queued
@@ -242,7 +242,7 @@ class RetriesExhausted(ResilienceError):
 
 
 class StoreError(AgentGuardError):
-    """The store is wrong, or an operation on it is invalid."""
+    """The store is invalid, or an operation on it is."""
 
     code = "store_error"
 
@@ -281,7 +281,7 @@ class MissingExtra(AgentGuardError):
 
 
 def describe_error(error: Exception) -> str:
-    """Return the name of an exception, with the message if it is agentguard's own.
+    """Return the class name of an exception, with the message of an `AgentGuardError`.
 
     The message of another exception may contain any text of a run or of a plug-in.
     """

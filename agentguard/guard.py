@@ -97,6 +97,7 @@ class Guard(IntegrationMethods):
         live_judge: judge that classifies new steps while the agent runs.
         tool_timeout_s: seconds after which the guard interrupts a tool, unless its declaration has another
             timeout; None for no limit. See `agentguard.runtime.tool_timeout`.
+        prices: prices of the models, from which the guard computes costs that a run does not record.
 
     Raises:
         ConfigError: an option of a detector or a strategy is wrong, or the localizer is not fitted.

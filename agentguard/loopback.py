@@ -1,4 +1,4 @@
-"""Classification of network addresses; a separate module, so that servers import no more than this."""
+"""Loopback addresses, in a module that imports nothing else of the package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is a loopback name or address."""
+    """Return whether ``host`` is ``localhost`` or a loopback address; an IPv6 address may have brackets."""
     if host == "localhost":
         return True
     try:

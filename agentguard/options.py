@@ -27,6 +27,7 @@ T = TypeVar("T")
 SECONDS = (0.001, 86_400.0)
 """Range of a duration: from a millisecond to a day."""
 RATIO = (0.0, 1.0)
+"""Range of a ratio or a probability."""
 
 
 @overload
@@ -71,7 +72,14 @@ def option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Base of options: it validates the declared fields and describes them in one line."""
+    """Base class of options: validates the declared fields at construction, and describes them in one line.
+
+    Attributes:
+        name: name of the strategy, the detector or the store in a configuration.
+
+    Raises:
+        ConfigError: a value is out of its range or is not one of its choices.
+    """
 
     name: ClassVar[str] = ""
 

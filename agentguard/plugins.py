@@ -1,6 +1,7 @@
-"""Registry of named plug-ins of one kind, built in or installed by others.
+"""Registry of named plug-ins of one kind, built in or installed as entry points.
 
-Each package creates its own registry. Built-in and third-party plug-ins have the same rules.
+Each package with plug-ins creates its own registry. Third-party plug-ins follow the rules of built-in ones,
+but cannot replace them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ def import_function(reference: str, *, place: str = "", default: str = "") -> An
     """Import ``MODULE:FUNCTION``; the module may be in the current folder.
 
     Args:
-        reference: the function.
-        place: option or field with the reference, for the message.
-        default: function of a reference without one.
+        reference: the module and the function.
+        place: prefix of the message, such as the option with the reference and a space.
+        default: name of the function if the reference has only a module.
 
     Raises:
         ConfigError: the module or the function does not exist, or is not a function.

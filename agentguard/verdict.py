@@ -10,7 +10,7 @@ NOT_DIAGNOSED: Final = "not_diagnosed"
 
 
 class Verdict(StrEnum):
-    """Outcome that a diagnosis assigns to a run. The names of earlier versions are read as well."""
+    """Outcome that a diagnosis assigns to a run; `Verdict` accepts the names of earlier versions, too."""
 
     FAILED = "failed"
     NO_FAILURE_FOUND = "no_failure_found"
@@ -18,7 +18,7 @@ class Verdict(StrEnum):
 
     @classmethod
     def from_score(cls, score: float, *, low: float, high: float) -> Verdict:
-        """Return failed above ``high``, no failure found up to ``low``, and undecided between them."""
+        """Return FAILED above ``high``, NO_FAILURE_FOUND up to ``low`` (included), UNDECIDED between them."""
         if score > high:
             return cls.FAILED
         return cls.NO_FAILURE_FOUND if score <= low else cls.UNDECIDED

@@ -273,7 +273,7 @@ def _write_event_log(
             if log is None:
                 if not append:
                     output.unlink(missing_ok=True)
-                log = EventLog.open(output)
+                log = EventLog(output)
             log.extend(build_events(redactor(record) if redactor else record))
     finally:
         if log is not None:

@@ -70,7 +70,7 @@ def export_labelled_runs(store: Store, output: Path, *, tenant: str = "") -> Lab
             continue
         if not count:
             output.unlink(missing_ok=True)
-        with EventLog.open(output) as log:
+        with EventLog(output) as log:
             log.extend(build_events(run.record))
         count += 1
         cause = run.record.annotation.root_cause

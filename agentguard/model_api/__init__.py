@@ -1,7 +1,7 @@
 """Recognition of API answers: complete or interrupted, content or heartbeat, valid or wrong.
 
-The checks are cheap: first bytes, then one decoding that skips unused fields. No check changes an answer, and
-no reason that a check returns contains content of the answer.
+A check first searches the bytes, and decodes them only if necessary, once and without unused fields. No check
+changes an answer. A returned reason does not contain content of the answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ApiFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """E.g. ``chat``, ``responses``, ``messages``."""
+        """Key of the format in `API_FORMATS`, such as ``chat``."""
         ...
 
     def has_content(self, chunk: bytes) -> bool:

@@ -1,7 +1,8 @@
-"""Canonical content of an answer, without ids, times, usage and spacing, which differ between equal answers.
+"""Canonicalization of answers: equal content gives equal bytes, whatever its ids, times, usage and spacing.
 
 The result serves to compare answers, not to forward them. The module supports complete answers and streams of
-the four generating APIs. For other answers, everything except volatile fields counts.
+the four generating APIs: chat, completions, messages and responses. The canonical form of any other JSON
+object is the object without `_VOLATILE_FIELDS`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ _VOLATILE_FIELDS = ("id", "created", "usage", "model", "system_fingerprint", "se
 
 
 def canonicalize_response(api: str, body: bytes) -> bytes:
-    """Return the content of a complete answer as bytes that are equal for equal content."""
+    """Return the canonical content of a complete answer.
+
+    Args:
+        api: name of the API, a key of `agentguard.model_api.API_FORMATS`.
+        body: body of the answer; returned unchanged if it is not an answer of the API.
+    """
     try:
         answer = orjson.loads(body)
         return orjson.dumps(_CANONICALIZERS.get(api, _canonical_other)(answer), option=orjson.OPT_SORT_KEYS)
@@ -25,7 +31,12 @@ def canonicalize_response(api: str, body: bytes) -> bytes:
 
 
 def canonicalize_stream(api: str, chunks: bytes) -> bytes:
-    """Return the content of a streamed answer, in the same form."""
+    """Return the canonical content of a streamed answer, equal to that of the same complete answer.
+
+    Args:
+        api: name of a generating API.
+        chunks: all events; returned unchanged if they are not a complete stream of the API.
+    """
     try:
         answer = _JOINERS[api](parse_payloads(chunks))
         return orjson.dumps(_CANONICALIZERS[api](answer), option=orjson.OPT_SORT_KEYS)

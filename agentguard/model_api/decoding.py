@@ -1,4 +1,4 @@
-"""Shared helpers of the formats: decoding of events and bodies that skips unused fields."""
+"""Decoding of events and bodies for the formats; it skips unused fields."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def parse_fields(body: bytes) -> dict[str, Any]:
         raise BackendError("the request's body is not a JSON object", status=400, stage="unsent") from None
 
 
-def decode_value(raw: Any) -> Any:
+def decode_field(raw: Any) -> Any:
     """Return the decoded value of a field; None if the field is missing."""
     return None if raw is None else msgspec.json.decode(raw)
 

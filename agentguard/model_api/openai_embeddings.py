@@ -46,8 +46,8 @@ class EmbeddingsFormat:
     def find_body_error(self, body: bytes, request_body: bytes = b"") -> str | None:
         """Return an error, or None for a valid answer. Vectors are lists of numbers or base64.
 
-        An answer without vectors is valid for a request without input: otherwise a client could make a
-        replica look broken.
+        An answer without vectors is valid for a request without input. Otherwise a client could cause errors
+        that count against a replica.
         """
         answer = _decode_body(body)
         if not isinstance(answer, str):

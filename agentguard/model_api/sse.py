@@ -19,7 +19,7 @@ LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventSplitter:
-    """Splitter that returns all complete events at once; it scans each input byte only once."""
+    """Splitter that returns the complete events as one piece of bytes; it scans each input byte only once."""
 
     __slots__ = ("_pieces", "_tail", "remainder_size")
 
@@ -87,7 +87,7 @@ def extract_data(event: bytes) -> bytes | None:
 
 
 class EventReader:
-    """Reader that splits a byte stream into events, each with its blank line (WHATWG HTML, 9.2)."""
+    """`EventSplitter` that returns the complete events one by one, each with its blank line."""
 
     def __init__(self) -> None:
         self._splitter = EventSplitter()
@@ -130,6 +130,3 @@ def encode_event(value: Mapping[str, Any], *, include_name: bool = False) -> byt
     """Return an event for an object; ``include_name`` adds its type as event name."""
     name = b"event: " + str(value["type"]).encode() + b"\n" if include_name else b""
     return name + b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
-
-
-__all__ = ["EventReader", "encode_event", "extract_data", "parse_event", "parse_event_fast"]

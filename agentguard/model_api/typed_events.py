@@ -1,4 +1,4 @@
-"""Shared base of the formats with typed events: OpenAI's responses and Anthropic's messages."""
+"""Base class of the formats with typed events: OpenAI's responses and Anthropic's messages."""
 
 from __future__ import annotations
 

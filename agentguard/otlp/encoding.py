@@ -189,6 +189,7 @@ def _parse_count(value: object) -> int:
 
 FieldKind = Literal["text", "id", "fixed", "number", "double", "one", "many"]
 FieldMap = Mapping[str, tuple[int, FieldKind, "FieldMap"]]
+"""Fields of a protobuf message by JSON name: number, encoding, and the fields of a nested message."""
 
 _NO_FIELDS: Final[FieldMap] = {}
 _FIXED64: Final = struct.Struct("<Q")
@@ -267,7 +268,12 @@ REQUEST_FIELDS: Final[Mapping[str, FieldMap]] = {
 
 
 def encode_message(fields: FieldMap, data: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a message. Raises KeyError for an unknown field."""
+    """Return a message in protobuf. Raises KeyError for an unknown field.
+
+    Args:
+        fields: fields of the message.
+        data: the message in the JSON encoding.
+    """
     encoded = bytearray()
     for name, value in data.items():
         number, kind, inner = fields[name]

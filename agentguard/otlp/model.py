@@ -17,7 +17,7 @@ EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanEvent:
-    """Event of a span."""
+    """Event of a span; ``at_ns`` is in nanoseconds since 1970."""
 
     name: str
     at_ns: int
@@ -26,7 +26,14 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpSpan:
-    """One span; ids are lower-case hexadecimal, times nanoseconds since 1970, ``error`` None if not known."""
+    """Span before its encoding.
+
+    Attributes:
+        trace_id, span_id, parent_id: lower-case hexadecimal.
+        start_ns, end_ns: nanoseconds since 1970.
+        error: True or False for a status of error or OK; None for an unset status.
+        message: message of an error status.
+    """
 
     trace_id: str
     span_id: str

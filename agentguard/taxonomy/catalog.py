@@ -1,6 +1,6 @@
 """Catalog of taxonomies: the bundled ones and those in the user's folders.
 
-A taxonomy is a YAML file with the same name; ``crosswalk.yaml`` contains links between codes. Pass the user's
+Each taxonomy is a YAML file of that name; ``crosswalk.yaml`` contains links between codes. Pass the user's
 folders to `TaxonomyCatalog.load`, or list them in the environment variable ``AGENTGUARD_TAXONOMIES``
 (separated as in ``PATH``). A file is read at the first use of its taxonomy.
 """
@@ -105,18 +105,15 @@ class TaxonomyCatalog:
         self.get_code(qualified)
         if to is not None:
             self.get_taxonomy(to)
-        return self.load_crosswalk.links_from(qualified, to=to)
+        return self.crosswalk.links_from(qualified, to=to)
 
     @cached_property
-    def load_crosswalk(self) -> Crosswalk:
-        """Return all links of all folders.
-
-        Raises TaxonomyError if a link names a code that does not exist.
-        """
+    def crosswalk(self) -> Crosswalk:
+        """All links of all folders. Raises TaxonomyError if a link names a code that does not exist."""
         return Crosswalk(link for path in self._crosswalks for link in self.read_checked_links(path))
 
     def read_checked_links(self, path: Path) -> tuple[CrosswalkLink, ...]:
-        """Read one crosswalk file and check that its codes exist."""
+        """Return the links of one crosswalk file. Raises TaxonomyError if the file or a code is not valid."""
         links = read_crosswalk_links(path)
         for i, link in enumerate(links):
             for field, code in (("from", link.source), ("to", link.target)):

@@ -9,7 +9,13 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Publication behind a taxonomy: its title, its arXiv id if there is one, and the parts in use."""
+    """Publication behind a taxonomy.
+
+    Attributes:
+        work: title of the publication.
+        arxiv: arXiv id, if there is one.
+        note: parts of the publication that the taxonomy uses.
+    """
 
     work: str
     arxiv: str | None = None
@@ -32,7 +38,7 @@ class TaxonomyCode:
     Attributes:
         taxonomy: name of its taxonomy.
         id: unique in its taxonomy.
-        title: a few words, for people.
+        title: a few words, for reports.
         definition: condition under which the code applies.
         group: id of its group, if the taxonomy has groups.
         module: memory, reflection, planning, action or system, if the failure is a failure of one of them.
@@ -132,12 +138,8 @@ class Crosswalk:
         selected = (link for link in links if to is None or link.target.partition(":")[0] == to)
         return tuple(sorted(selected, key=lambda link: (_RELATION_RANK[link.relation], link.target)))
 
-    def all_links(self) -> tuple[CrosswalkLink, ...]:
-        """Return all links in both directions, by code."""
-        return tuple(link for code in sorted(self._links) for link in self.links_from(code))
-
     def _add_link(self, link: CrosswalkLink) -> None:
-        # A pair with two entries has the stronger relation, so the order of files makes no difference.
+        # The closer of two relations between the same codes counts, whatever the order of the files.
         targets = self._links.setdefault(link.source, {})
         existing = targets.get(link.target)
         if existing is None or _RELATION_RANK[link.relation] < _RELATION_RANK[existing.relation]:

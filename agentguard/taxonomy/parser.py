@@ -57,7 +57,7 @@ def read_taxonomy(path: Path) -> Taxonomy:
 
 
 def read_crosswalk_links(path: Path) -> tuple[CrosswalkLink, ...]:
-    """Read and validate a crosswalk file; the catalog checks that the codes exist."""
+    """Read and validate a crosswalk file; does not check that the codes exist. Raises TaxonomyError."""
     links = tuple(
         CrosswalkLink(
             source=item["from"],
@@ -74,9 +74,7 @@ def read_crosswalk_links(path: Path) -> tuple[CrosswalkLink, ...]:
 
 
 def _check_taxonomy(taxonomy: Taxonomy, path: Path) -> None:
-    """Check the rules that a schema cannot express: the name equals the file's, ids are unique, groups
-    exist.
-    """
+    """Check the name of the file, unique ids and existing groups, which a schema cannot express."""
     if taxonomy.name != path.stem:
         hint = f"name the file {taxonomy.name}.yaml, or the taxonomy {path.stem!r}"
         raise TaxonomyError("is not the name of the file", file=str(path), field="name", hint=hint)
@@ -153,7 +151,7 @@ def _load_yaml(path: Path) -> object:
 
 
 def _check_depth(text: str, path: Path) -> None:
-    """Reject aliases and deep nesting while the file is a flat stream of events.
+    """Raise TaxonomyError for aliases and deep nesting while the file is a flat stream of events.
 
     PyYAML's composer in C recurses without a limit: a file of brackets would end the process.
     """
@@ -168,7 +166,7 @@ def _check_depth(text: str, path: Path) -> None:
 
 
 def _check_duplicate_keys(root: yaml.Node, path: Path) -> None:
-    """Reject duplicate keys."""
+    """Raise TaxonomyError for a duplicate key of a mapping."""
     queue = [root]
     while queue:
         node = queue.pop()

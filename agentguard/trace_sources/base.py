@@ -19,8 +19,8 @@ class TraceQuery:
         source: name of the product.
         project: name of the project; None is the default of the product.
         since, until: bounds of the start of a trace, in epoch seconds.
-        limit: largest number of traces; the newest count.
-        resume: file with the traces that were read; a trace in it is read again only if it has changed.
+        limit: maximum number of traces; the newest traces are read.
+        resume: file that lists the traces read so far; a listed trace is read again only if it has changed.
     """
 
     source: str
@@ -50,7 +50,7 @@ class TraceEntry:
 
 
 class TraceSource(Protocol):
-    """Product with traces.
+    """Product that stores traces, such as Langfuse; `agentguard.trace_sources.url.SOURCES` has their names.
 
     Attributes:
         format: name of the importer for `fetch_trace`.

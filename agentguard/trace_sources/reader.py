@@ -1,4 +1,4 @@
-"""Reader of the traces of a product as runs."""
+"""Reader of the traces of a product; it yields runs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _read_document(document: Any, format: str, name: str) -> Iterator[Record | U
 
 
 class _Progress:
-    """Traces that were read, in a file of JSON Lines that grows by a line a trace."""
+    """Ids and versions of the traces read so far, in a file of JSON Lines; a trace appends a line."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

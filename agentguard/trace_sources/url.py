@@ -24,12 +24,12 @@ _PARAMETERS = ("since", "until", "limit", "resume")
 
 
 def is_trace_url(text: str) -> bool:
-    """Return True for the address of traces, also of an unknown product."""
+    """Return whether ``text`` has the form of an address of traces; the product may be unknown."""
     return _URL.fullmatch(text) is not None or _SCHEME.match(text) is not None
 
 
 def format_trace_url(text: str) -> str:
-    """Return an address of traces with both slashes, which a path object merges; any other text unchanged."""
+    """Return an address of traces with the two slashes that a path object merges; other text unchanged."""
     match = _URL.fullmatch(text)
     if match is None or not match["project"]:
         return text

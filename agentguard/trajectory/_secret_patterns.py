@@ -1,4 +1,4 @@
-"""Patterns of secrets for `agentguard.trajectory.redaction`: one alternation for RE2."""
+"""Patterns of secrets for `agentguard.trajectory.redaction`, as one alternation in RE2 syntax."""
 
 from __future__ import annotations
 
@@ -8,31 +8,24 @@ from typing import Any
 from agentguard.errors import FormatError
 from agentguard.trajectory._safe_json import loads
 
-SENSITIVE_NAMES = (
-    *(
-        "password",
-        "passwd",
-        "passphrase",
-        "pwd",
-        "secret",
-        "client_secret",
-        "secret_key",
-        "secret_access_key",
-    ),
-    *("aws_secret_access_key", "api_key", "apikey", "x_api_key", "access_key", "access_token", "auth_token"),
-    *("refresh_token", "id_token", "session_token", "bearer_token", "token", "authorization", "auth"),
-    *(
-        "proxy_authorization",
-        "cookie",
-        "set_cookie",
-        "private_key",
-        "credential",
-        "credentials",
-        "pin",
-        "cvv",
-    ),
+SENSITIVE_NAMES = frozenset(
+    (
+        *("password", "passwd", "passphrase", "pwd", "secret", "client_secret", "secret_key"),
+        *("secret_access_key", "aws_secret_access_key", "api_key", "apikey", "x_api_key", "access_key"),
+        *(
+            "access_token",
+            "auth_token",
+            "refresh_token",
+            "id_token",
+            "session_token",
+            "bearer_token",
+            "token",
+        ),
+        *("authorization", "auth", "proxy_authorization", "cookie", "set_cookie", "private_key"),
+        *("credential", "credentials", "pin", "cvv"),
+    )
 )
-"""Names whose value is always a secret; ``-``, ``_`` and case do not count."""
+"""Names whose value is always a secret, in the form of `normalize_name`."""
 
 _SENSITIVE_NAME_PATTERN = (
     r"pass(?:word|wd|phrase)|pwd|client[_-]?secret|secret(?:[_-]?(?:access[_-]?)?key)?|"
@@ -76,14 +69,13 @@ KIND_ALIASES = {"quoted": "secret", "quoted2": "secret"}
 PROPAGATED_KINDS = frozenset({"secret", "quoted", "quoted2", "url_password", "authorization", "bearer_token"})
 """Kinds that are recognised by their context; the same text without the context is a secret, too."""
 
-
 _MAX_LEVELS = 50
 _MAX_SAFE_NUMBER = 10**12
-"""Numbers from here on have as many digits as a card number."""
+"""Smallest number with as many digits as the shortest card number."""
 
 
 def normalize_name(text: str) -> str:
-    """Return a name in the normal form of `SENSITIVE_NAMES`."""
+    """Return a name in lower case and with ``_`` for ``-``, to be looked up in `SENSITIVE_NAMES`."""
     return text.casefold().replace("-", "_")
 
 

@@ -10,7 +10,7 @@ _MAX_TYPES = 5
 
 
 def describe_gaps(run: Trajectory) -> tuple[str, ...]:
-    """Return a sentence for each kind of content that a reader of the run does not see."""
+    """Return a clause for each kind of content that the run lacks; empty if the run is complete."""
     gaps = []
     if not run.is_content_recorded:
         gaps.append("this trace was recorded without message content")

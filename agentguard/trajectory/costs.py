@@ -15,7 +15,7 @@ class RunCost:
 
     Attributes:
         cost_usd: sum of the known costs in US dollars; None if no cost is known.
-        unpriced_steps: steps with tokens and without a cost; the sum does not have them.
+        unpriced_steps: steps with tokens and without a cost; the sum does not include them.
     """
 
     cost_usd: float | None
@@ -23,7 +23,7 @@ class RunCost:
 
 
 def price_step(step: Step, prices: PriceTable) -> Step:
-    """Return the step with its cost; a recorded cost wins, and a model without a price has none."""
+    """Return the step with its cost; unchanged if its cost is recorded or its model has no price."""
     usage = step.usage
     if not prices or usage is None or usage.cost_usd is not None:
         return step
@@ -51,7 +51,7 @@ def price_run(run: Trajectory, prices: PriceTable) -> Trajectory:
 
 
 def compute_run_cost(run: Trajectory) -> RunCost:
-    """Return the cost of a run, abandoned branches included: their steps had a cost, too."""
+    """Return the cost of a run, including its abandoned branches, whose steps had a cost, too."""
     costs: list[float] = []
     unpriced = 0
     for step in _iter_steps(run):

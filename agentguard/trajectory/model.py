@@ -46,7 +46,7 @@ class Module(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """Tool as it was offered to the agent; ``parameters`` is a JSON Schema object."""
+    """Tool that was offered to the agent; ``parameters`` is a JSON Schema object."""
 
     name: str
     description: str = ""
@@ -81,7 +81,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Cost of a step: tokens, and US dollars if recorded."""
+    """Tokens and cost of a step, as recorded; ``prompt_tokens`` includes ``cached_tokens``."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -103,10 +103,13 @@ class Step:
         tool_calls: calls of this step, in order.
         observations: results of the calls, in order; may be fewer than the calls.
         started_at, ended_at: epoch seconds, if recorded.
+        usage: tokens and cost, if recorded.
+        model: name of the model, if recorded.
         source_index: position of the step's first record in the source (message, span or line), from 0.
         stop_reason: reason why the model ended its turn, as recorded (``end_turn``, ``length``, …).
         unknown_parts: types of the content parts that the importer could not read, one entry a part. A step
             with unknown parts may have content that is not shown.
+        extra: other fields of the source.
     """
 
     index: int
@@ -162,7 +165,7 @@ class Step:
         )
 
     def with_times(self, started_at: float, ended_at: float) -> Step:
-        """Return a copy with these times in epoch seconds; a recorded time wins."""
+        """Return a copy with these times in epoch seconds; a recorded time has precedence."""
         if self.started_at is not None and self.ended_at is not None:
             return self
         return self._copy_with(
@@ -306,7 +309,8 @@ class Record:
         trajectory: the run.
         annotation: the labels.
         file: path of the file or folder that the run was read from; None for a stream or a parsed object.
-        original_id: id of the run in its file, if another run has this id and the run therefore has another.
+        original_id: id of the run in its file, if it is not ``trajectory.id`` because another run
+            has it; otherwise None.
     """
 
     trajectory: Trajectory

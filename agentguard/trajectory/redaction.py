@@ -8,8 +8,8 @@ placeholder, so a reader still sees that two values are equal. Its last part is 
 enough to distinguish the secrets of a run, too few to recover one. The rest of the run stays unchanged.
 
 Redaction covers values of well-known shapes (keys, tokens, private keys, passwords in URLs, e-mail addresses,
-card numbers) and every value under a name such as ``password``. A secret of one place is a secret in the
-complete run.
+card numbers) and every value under a name such as ``password``. A secret that is found in one place is
+replaced in the complete run.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import re2
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.errors import ConfigError, FormatError
 from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, dumps, loads, normalize_json
 from agentguard.trajectory._secret_patterns import (
@@ -74,9 +75,8 @@ class Redactor:
         ]
         self._builtin_pattern = _compile_pattern("builtin", SECRET_PATTERN)
         self._harmless_names: set[str] = set()
-        self._harmless_texts: dict[
-            str, None
-        ] = {}  # consecutive runs repeat their prompts: a cache of the latest ones
+        # Consecutive runs repeat their prompts, so the latest texts without a secret are not searched again.
+        self._harmless_texts = BoundedMap[str, None](_MAX_CACHED_TEXTS)
 
     def redact(self, record: Record) -> RedactionResult:
         """Return ``record`` without its secrets. Raises FormatError if it contains data that is not JSON."""
@@ -89,9 +89,10 @@ class Redactor:
         return RedactionResult(record=second_pass.redact(record), counts=dict(second_pass.counts))
 
     def redact_data(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return JSON data without its secrets.
+        """Return JSON data without its secrets; the same object if it has no secret.
 
-        The same object if it has none. Raises FormatError on other data.
+        Raises:
+            FormatError: the data is not JSON data.
         """
         if self.is_harmless(data):
             return data
@@ -104,11 +105,10 @@ class Redactor:
         )
 
     def is_harmless(self, data: dict[str, Any]) -> bool:
-        """Return True if a single search proves that there is no secret; every pattern stays within a line.
+        """Return True if one search over all texts proves that there is no secret.
 
-        The function searches all texts as one, line by line. A pattern that matches in one text, or another
-        pattern, also matches in the joined text. So no match proves that there is no secret; a match requires
-        a full walk.
+        If a pattern matches in a text, then that or another pattern also matches in the joined texts. So no
+        match in the joined texts proves that there is no secret. False proves nothing.
         """
         texts = None if self._custom_patterns else collect_texts(data)
         if texts is None:
@@ -124,7 +124,7 @@ class Redactor:
         return _RedactionPass(self, {}).redact_text(text)
 
     def build_placeholder(self, kind: str, secret: str) -> str:
-        """Build the placeholder of a secret."""
+        """Return the placeholder of a secret, such as ``[redacted:api_key:1a2b]``."""
         digest = hashlib.blake2b(secret.encode(), digest_size=2, key=self._key).hexdigest()
         return f"[redacted:{kind}:{digest}]"
 
@@ -228,8 +228,6 @@ class _RedactionPass:
             return text
         redacted = self._redact_matches(text)
         if harmless is not None and redacted == text and len(text) <= _MAX_CACHED_TEXT_CHARS:
-            if len(harmless) >= _MAX_CACHED_TEXTS:
-                harmless.pop(next(iter(harmless)), None)
             harmless[text] = None
         return redacted
 

@@ -11,7 +11,7 @@ from agentguard.trajectory.serialization import encode_meta, encode_step
 
 
 def compute_run_digest(run: Trajectory) -> bytes:
-    """Return 16 bytes that depend on everything in a run."""
+    """Return a hash of 16 bytes over all fields, steps and branches of a run."""
     digest = hashlib.blake2b(orjson.dumps(encode_meta(run), default=str), digest_size=16)
     lines = [("", 0, run.steps), *((branch.id, branch.fork_step, branch.steps) for branch in run.branches)]
     for id, fork_step, steps in lines:

@@ -19,7 +19,7 @@ from agentguard.trajectory.model import Annotation, Step, ToolCall, ToolSpec, Tr
 
 
 def encode_step(step: Step) -> dict[str, Any]:
-    """Return a step as JSON data."""
+    """Return a step as JSON data; `decode_step` is the inverse."""
     data = encode_fields(step)
     _encode_items(data, "tool_calls", encode_fields)
     _encode_items(data, "observations", encode_fields)
@@ -29,7 +29,7 @@ def encode_step(step: Step) -> dict[str, Any]:
 
 
 def decode_step(node: JsonNode) -> Step:
-    """Decode a step from JSON data."""
+    """Return a step from the output of `encode_step`. Raises FormatError."""
     return decode_dataclass(
         Step, node, tool_calls=tuple(_decode_call(one) for one in node.nodes_or("tool_calls"))
     )
@@ -45,7 +45,7 @@ def encode_meta(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def decode_meta(node: JsonNode) -> Trajectory:
-    """Decode a trajectory without steps from the output of `encode_meta`."""
+    """Return a trajectory without steps from the output of `encode_meta`. Raises FormatError."""
     tools = tuple(_decode_tool(one) for one in node.nodes_or("tools"))
     return decode_dataclass(Trajectory, node, steps=(), branches=(), tools=tools)
 
@@ -62,7 +62,7 @@ def encode_annotation(annotation: Annotation) -> dict[str, Any]:
 
 
 def decode_annotation(node: JsonNode) -> Annotation:
-    """Decode an annotation from JSON data."""
+    """Return an annotation from the output of `encode_annotation`. Raises FormatError."""
     return decode_dataclass(Annotation, node)
 
 

@@ -193,7 +193,7 @@ class TestRuns:
 class TestRoundTrips:
     def test_event_log_round_trips(self, path: Path, tmp_path: Path) -> None:
         records = load_records(path)
-        with EventLog.open(tmp_path / "log.jsonl") as log:
+        with EventLog(tmp_path / "log.jsonl") as log:
             for record in records:
                 log.extend(build_events(record))
         assert list(read_log(tmp_path / "log.jsonl")) == records

@@ -20,7 +20,7 @@ import orjson
 from agentguard.backends.base import BackendRequest, Headers, StreamingResponse
 from agentguard.errors import AgentGuardError, BackendError, DeadlineExceeded, ResilienceError
 from agentguard.model_api.canonicalization import parse_payloads
-from agentguard.model_api.json_rewrite import append_item, decode_value, parse_fields, replace_fields
+from agentguard.model_api.json_rewrite import append_item, decode_field, parse_fields, replace_fields
 from agentguard.model_api.sse import extract_data, split_events
 from agentguard.resilience.stream_timeout import close_response
 
@@ -114,7 +114,7 @@ def build_resume_request(request: BackendRequest, partial: PartialResponse) -> b
     """
     fields = parse_fields(request.body)
     options = {
-        key: decode_value(raw) for key, raw in fields.items() if key not in ("messages", "prompt", "tools")
+        key: decode_field(raw) for key, raw in fields.items() if key not in ("messages", "prompt", "tools")
     }
     _check_resumable(options)
     changes: dict[str, Any] = {
@@ -132,7 +132,7 @@ def build_resume_request(request: BackendRequest, partial: PartialResponse) -> b
             raise NotResumable("its messages are not a list") from None
         changes |= {"add_generation_prompt": False, "continue_final_message": True}
     elif partial.resume_text:
-        prompt = decode_value(fields.get("prompt"))
+        prompt = decode_field(fields.get("prompt"))
         if not isinstance(prompt, str):
             raise NotResumable("its prompt is not text")
         changes["prompt"] = prompt + partial.resume_text

@@ -50,12 +50,12 @@ class EventLogState:
 
     @property
     def branch_count(self) -> int:
-        """Return the number of branches."""
+        """Number of branches."""
         return len(self._branches)
 
     @property
     def branch_ids(self) -> frozenset[str]:
-        """Return the ids of the branches."""
+        """Ids of the branches."""
         return frozenset(self._branches)
 
     def append_step(self, step: Step, branch: str | None = None) -> None:
@@ -78,7 +78,7 @@ class EventLogState:
         self._branch_steps[branch.id] = list(branch.steps)
 
     def fork_branch(self, branch: str, at: int, *, reason: str, extra: Mapping[str, Any]) -> Branch:
-        """Move the steps of the current branch from ``at`` on to a new branch and return it."""
+        """Move the steps of the current branch from step ``at`` to a new branch, and return that branch."""
         if not 0 <= at <= len(self._current_steps):
             raise FormatError(f"the current branch has {len(self._current_steps)} steps", field="at")
         abandoned_branch = Branch(
@@ -106,9 +106,10 @@ class RunAssembler:
         self.state: EventLogState | None = None
 
     def apply(self, event: Any) -> Record | None:
-        """Apply one event.
+        """Apply one event; return the run that it ends, or None.
 
-        Return the run that it ends, or None. Raises FormatError on an impossible event.
+        Raises:
+            FormatError: the event is not valid, or not valid at this place of the log.
         """
         node = JsonNode.from_value(event)
         name = node.text("event")

@@ -1,8 +1,8 @@
 """Recorder of the event log, for steps of a live run and for complete runs.
 
 The recorder writes each event with one call and flushes it, so a crash loses at most one event. An incomplete
-last line stays in the file. The next `open` ends it with a line break, and the reader reports it and skips
-it.
+last line stays in the file. The next `EventLog` of the file ends it with a line break, and the reader reports
+it and skips it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajec
 
 
 class EventLog:
-    """Append-only file of events.
+    """Append-only file of events, open until `close`.
 
     Args:
         path: the file; created if it does not exist.
-        fsync: wait for the disk after every event (slow; survives a power failure, not just a crash).
+        fsync: wait for the disk after every event; slow, but events survive a power failure, too.
 
     Raises:
         EventLogError: the file cannot be opened or written.
@@ -53,15 +53,12 @@ class EventLog:
         except OSError as error:
             raise EventLogError(f"cannot be opened: {error.strerror}", file=str(self.path)) from None
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], *, fsync: bool = False) -> Self:
-        """Open a log for appending."""
-        return cls(path, fsync=fsync)
-
     def append(self, event: dict[str, Any]) -> None:
         """Write one event.
 
-        Raises EventLogError, or FormatError if the event contains data that is not JSON.
+        Raises:
+            EventLogError: the file cannot be written.
+            FormatError: the event contains data that is not JSON.
         """
         line = (b"\n" if self._has_torn_line else b"") + dumps(event) + b"\n"
         try:
@@ -136,7 +133,7 @@ class RunRecorder:
         """Resume the last run of a log. Raises EventLogError if the run has ended or the log has no run."""
         state = _load_last_state(Path(path))
         recorder = cls.__new__(cls)
-        recorder._state, recorder._log = state, EventLog.open(path, fsync=fsync)
+        recorder._state, recorder._log = state, EventLog(path, fsync=fsync)
         return recorder
 
     @classmethod
@@ -223,7 +220,7 @@ class RunRecorder:
 
     def _require_open(self) -> None:
         if self._state.is_ended:
-            raise EventLogError("the run has ended", hint="create a new Recorder")
+            raise EventLogError("the run has ended", hint="create a new RunRecorder")
 
     def _append_event(self, event: dict[str, Any]) -> None:
         if self._log is not None:
@@ -232,7 +229,7 @@ class RunRecorder:
 
 def write_log(record: Record, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
     """Append a complete run to a log. Raises EventLogError."""
-    with EventLog.open(path, fsync=fsync) as log:
+    with EventLog(path, fsync=fsync) as log:
         log.extend(build_events(record))
 
 

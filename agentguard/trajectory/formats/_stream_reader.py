@@ -246,16 +246,16 @@ def _iter_lines(reader: StreamReader) -> Iterator[bytes]:
 
 
 def _read_array(reader: StreamReader) -> Iterator[SourceItem]:
-    cutter = _ArraySplitter()
+    splitter = _ArraySplitter()
     position = 0
     while chunk := reader.read_chunk():
-        for data in cutter.feed(chunk):
+        for data in splitter.feed(chunk):
             yield _parse_item(position, data)
             position += 1
-        if cutter.size > MAX_RECORD_BYTES:
+        if splitter.size > MAX_RECORD_BYTES:
             raise _size_error()
-    remainder = cutter.remainder.strip()
-    if not cutter.is_closed:
+    remainder = splitter.remainder.strip()
+    if not splitter.is_closed:
         yield SourceItem(
             position, error=FormatError("the file ends inside the array", hint="the file may be truncated")
         )
@@ -312,7 +312,7 @@ class _ArraySplitter:
         return len(data)
 
     def _apply_token(self, token: bytes) -> str:
-        """Process one structural byte; return "start" or "end" of an element, if it is one."""
+        """Process a structural byte; return "begin", "next" or "last" at the border of an element, else ""."""
         if token == b'"':
             self._in_string = True
         elif token in _OPEN:

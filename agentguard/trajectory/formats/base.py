@@ -32,7 +32,12 @@ class UnreadableRecord:
 def parse_runs(
     values: Iterable[tuple[object, str]], parse: Callable[[JsonNode], Record]
 ) -> Iterator[Record | UnreadableRecord]:
-    """Yield the run of each ``(value, path)``; a value with an error becomes an UnreadableRecord."""
+    """Yield the run of each value of a record; a value with an error becomes an UnreadableRecord.
+
+    Args:
+        values: pairs of a value and its dotted path in the record.
+        parse: converter of one value; it may raise an InputError.
+    """
     for value, path in values:
         try:
             yield parse(JsonNode.from_value(value, path))

@@ -131,7 +131,7 @@ def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
 
 
 def _read_folder(folder: Path, requested_format: Format | None) -> Iterator[Record | UnreadableRecord]:
-    for candidate in [requested_format] if requested_format else _iter_formats():
+    for candidate in [requested_format] if requested_format else _load_formats():
         if isinstance(candidate, FolderFormat) and (records := candidate.parse_folder(folder)) is not None:
             yield from _iter_safely(records, _SourceLocation(str(folder), folder.name), None)
             return
@@ -188,7 +188,7 @@ def _read_file(
 def _read_binary_file(
     path: Path, requested_format: Format | None, *, name: str
 ) -> Iterator[Record | UnreadableRecord] | None:
-    candidates = [requested_format] if requested_format else _iter_formats()
+    candidates = [requested_format] if requested_format else _load_formats()
     for candidate in candidates:
         if (
             isinstance(candidate, BinaryFormat)
@@ -201,7 +201,7 @@ def _read_binary_file(
 
 def _list_binary_suffixes() -> set[str]:
     return {
-        suffix for format in _iter_formats() if isinstance(format, BinaryFormat) for suffix in format.suffixes
+        suffix for format in _load_formats() if isinstance(format, BinaryFormat) for suffix in format.suffixes
     }
 
 
@@ -317,25 +317,24 @@ def _iter_safely(
 
 def detect_format(value: Any) -> Format:
     """Detect the format of one parsed record (or text). Raises FormatError if none or several match."""
-    return _select_best([(format.score_match(value), format) for format in _iter_formats()], value)
+    return _select_best([(format.score_match(value), format) for format in _load_formats()], value)
 
 
 def _detect_sequence_format(values: list[Any]) -> tuple[Format, bool]:
     """Return the format of a sequence, and True if the sequence as a whole is one record."""
-    everyone = _iter_formats()
-    best = _select_best([(max(_score_whole(f, values), _score_item(f, values)), f) for f in everyone], values)
+    scores = [
+        (max(format.score_match(values), _score_best_item(format, values)), format)
+        for format in _load_formats()
+    ]
+    best = _select_best(scores, values)
     return best, _is_whole_record(best, values)
 
 
 def _is_whole_record(format: Format, values: list[Any]) -> bool:
-    return _score_whole(format, values) > _score_item(format, values)
+    return format.score_match(values) > _score_best_item(format, values)
 
 
-def _score_whole(format: Format, values: list[Any]) -> float:
-    return format.score_match(values)
-
-
-def _score_item(format: Format, values: list[Any]) -> float:
+def _score_best_item(format: Format, values: list[Any]) -> float:
     return max(format.score_match(value) for value in values)
 
 
@@ -351,7 +350,7 @@ def _select_best(scores: list[tuple[float, Format]], value: Any) -> Format:
     return best
 
 
-def _iter_formats() -> list[Format]:
+def _load_formats() -> list[Format]:
     loaded = []
     for name in formats():
         try:

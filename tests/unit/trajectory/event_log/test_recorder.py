@@ -85,7 +85,7 @@ class TestRecorder:
                 late()
 
     def test_log_equals_recorder(self, path: Path) -> None:
-        with EventLog.open(path, fsync=True) as log:
+        with EventLog(path, fsync=True) as log:
             recorder = RunRecorder(META, log=log)
             for text in "abc":
                 recorder.add(said(text))
@@ -99,7 +99,7 @@ class TestRecorder:
 
 class TestResume:
     def test_run_is_resumed(self, path: Path) -> None:
-        with RunRecorder(META, log=EventLog.open(path)) as first:
+        with RunRecorder(META, log=EventLog(path)) as first:
             first.add(said("a"))
             first.add(said("b"))
         with RunRecorder.resume(path) as second:
@@ -110,7 +110,7 @@ class TestResume:
             RunRecorder.resume(path)
 
     def test_crash_within_a_write_is_resumed(self, path: Path) -> None:
-        with RunRecorder(META, log=EventLog.open(path)) as first:
+        with RunRecorder(META, log=EventLog(path)) as first:
             first.add(said("a"))
             first.add(said("lost"))
         path.write_bytes(path.read_bytes()[:-9])
@@ -167,12 +167,12 @@ class TestLog:
 
     def test_unopenable_log_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(EventLogError, match="cannot be opened"):
-            EventLog.open(tmp_path / "no" / "log.jsonl")
+            EventLog(tmp_path / "no" / "log.jsonl")
         with pytest.raises(EventLogError, match="cannot be opened"):
-            EventLog.open(tmp_path)
+            EventLog(tmp_path)
 
     def test_closed_log_is_an_error(self, path: Path) -> None:
-        log = EventLog.open(path)
+        log = EventLog(path)
         log.close()
         log.close()
         with pytest.raises(EventLogError, match="cannot be written"):
@@ -181,7 +181,7 @@ class TestLog:
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
     def test_full_disk_is_an_error(self, path: Path) -> None:
         path.symlink_to("/dev/full")
-        with EventLog.open(path) as log, pytest.raises(EventLogError, match="cannot be written"):
+        with EventLog(path) as log, pytest.raises(EventLogError, match="cannot be written"):
             log.append({"event": "end"})
 
     def test_failed_write_does_not_corrupt_the_next(
@@ -204,7 +204,7 @@ class TestLog:
             def close(self) -> None:
                 self.file.close()
 
-        with EventLog.open(path) as log:
+        with EventLog(path) as log:
             recorder = RunRecorder(META, log=log)
             monkeypatch.setattr(log, "_file", Full(log._file))
             with pytest.raises(EventLogError, match="No space"):
@@ -217,7 +217,7 @@ class TestLog:
 
     def test_non_json_values_are_rejected_and_non_finite_numbers_become_text(self, path: Path) -> None:
         call = ToolCall(id="1", name="f", arguments={"x": float("nan"), "y": "\ud800", "z": 2**70})
-        with RunRecorder(META, log=EventLog.open(path)) as recorder:
+        with RunRecorder(META, log=EventLog(path)) as recorder:
             recorder.add(Step(index=0, source=Source.AGENT, agent="a", tool_calls=(call,)))
             with pytest.raises(FormatError, match="not JSON data"):
                 recorder.add(Step(index=0, source=Source.AGENT, agent="a", extra={"x": object()}))
