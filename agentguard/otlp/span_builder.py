@@ -17,7 +17,7 @@ from typing import Final, TypeGuard
 
 from agentguard.otlp import genai_messages
 from agentguard.otlp.model import AttributeValue, OtlpSpan, build_span_id, build_trace_id
-from agentguard.trajectory.formats._otel import own_attributes as marks
+from agentguard.trajectory.formats._otel import own_attributes
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, Trajectory
 
 _GAP_NS: Final = 1_000
@@ -108,16 +108,18 @@ class _SpanBuilder:
         attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": kind,
             "openinference.span.kind": "AGENT" if single else "CHAIN",
-            marks.RUN_ID: self._run.id,
+            own_attributes.RUN_ID: self._run.id,
         }
         if name:
             attributes["gen_ai.agent.name"] = name
         if self._run.exit_status is not None:
-            attributes[marks.EXIT_STATUS] = self._run.exit_status
+            attributes[own_attributes.EXIT_STATUS] = self._run.exit_status
         if self._run.unknown_parts:
-            attributes[marks.UNKNOWN_PARTS] = genai_messages.to_json_text(dict(self._run.unknown_parts))
+            attributes[own_attributes.UNKNOWN_PARTS] = genai_messages.to_json_text(
+                dict(self._run.unknown_parts)
+            )
         if not self._run.is_content_recorded:
-            attributes[marks.CONTENT_RECORDED] = False
+            attributes[own_attributes.CONTENT_RECORDED] = False
         conversation = self._run.extra.get("conversation")
         if isinstance(conversation, str) and conversation:
             attributes["gen_ai.conversation.id"] = conversation
@@ -162,13 +164,13 @@ class _SpanBuilder:
         start = min((span.start_ns for span in steps), default=to_nanoseconds(self._at_s))
         attributes: dict[str, AttributeValue] = {
             "openinference.span.kind": "CHAIN",
-            marks.BRANCH: branch.id,
-            marks.FORK_STEP: branch.fork_step,
+            own_attributes.BRANCH: branch.id,
+            own_attributes.FORK_STEP: branch.fork_step,
         }
         if branch.parent is not None:
-            attributes[marks.PARENT] = branch.parent
+            attributes[own_attributes.PARENT] = branch.parent
         if branch.reason and self._include_content:
-            attributes |= {marks.REASON: branch.reason, "output.value": branch.reason}
+            attributes |= {own_attributes.REASON: branch.reason, "output.value": branch.reason}
         yield OtlpSpan(
             trace_id=self._trace_id,
             span_id=span_id,
@@ -188,7 +190,7 @@ class _SpanBuilder:
             span_id = self._span_id_by_step[branch_id, step.index] = build_span_id(
                 self._trace_id, "step", branch_id, step.index
             )
-            attributes = {**self._build_step_marks(branch_id, step), marks.TIMES: time_source}
+            attributes = {**self._build_own_attributes(branch_id, step), own_attributes.TIMES: time_source}
             if step.source is Source.AGENT:
                 attributes |= self._build_chat_attributes(step, since)
                 if (
@@ -220,16 +222,16 @@ class _SpanBuilder:
             for place, observation in enumerate(step.observations):
                 yield self._build_tool_span(branch_id, step, (place, observation), (span_id, end))
 
-    def _build_step_marks(self, branch_id: str, step: Step) -> dict[str, AttributeValue]:
+    def _build_own_attributes(self, branch_id: str, step: Step) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {
-            marks.STEP: step.index,
-            marks.SOURCE: step.source.value,
+            own_attributes.STEP: step.index,
+            own_attributes.SOURCE: step.source.value,
             "gen_ai.agent.name": step.agent,
         }
         if branch_id:
-            attributes[marks.BRANCH] = branch_id
+            attributes[own_attributes.BRANCH] = branch_id
         if step.unknown_parts:
-            attributes[marks.UNKNOWN_PARTS] = genai_messages.to_json_text(list(step.unknown_parts))
+            attributes[own_attributes.UNKNOWN_PARTS] = genai_messages.to_json_text(list(step.unknown_parts))
         if step.stop_reason is not None:
             attributes["gen_ai.response.finish_reasons"] = (step.stop_reason,)
         return attributes
@@ -292,12 +294,12 @@ class _SpanBuilder:
             "openinference.span.kind": "TOOL",
             "gen_ai.tool.name": name,
             "tool.name": name,
-            marks.OBSERVATION: place,
+            own_attributes.OBSERVATION: place,
         }
         if unpaired := unpaired_kinds.get((observation.call_id is None, observation.tool is None)):
-            attributes[marks.UNPAIRED] = unpaired
+            attributes[own_attributes.UNPAIRED] = unpaired
         if branch_id:
-            attributes[marks.BRANCH] = branch_id
+            attributes[own_attributes.BRANCH] = branch_id
         if observation.call_id is not None:
             attributes["gen_ai.tool.call.id"] = observation.call_id
         if self._include_content:

@@ -13,9 +13,12 @@ import orjson
 
 from agentguard.errors import BackendError, ConfigError, FormatError, InputError
 from agentguard.trace_sources.base import TraceEntry, TraceQuery, TraceSource
+from agentguard.trace_sources.json_client import JsonClient
 from agentguard.trajectory.formats import UnreadableRecord, read
 from agentguard.trajectory.model import Record
 
+_MISSING_FIELD = (KeyError, TypeError, AttributeError)
+"""Errors of a source that reads a field of an answer with another form, such as that of another server."""
 _CLASSES = {"langfuse": "LangfuseSource", "langsmith": "LangSmithSource", "phoenix": "PhoenixSource"}
 
 
@@ -33,15 +36,18 @@ def read_traces(
 
     Raises:
         ConfigError: a variable is missing, or there is no such project.
-        BackendError, DeadlineExceeded, RetriesExhausted: the list of traces cannot be fetched.
+        BackendError: the list of traces cannot be fetched, or an answer does not have the form of the API.
+        DeadlineExceeded, RetriesExhausted: the product did not answer, or not in time.
         MissingExtra: the extra ``traces`` is not installed.
     """
     source = _create_source(query, os.environ if environment is None else environment)
     progress = _Progress(query.resume)
     with source.create_client() as client:
-        for entry in islice(_iter_new(source.list_traces(client, query), progress), query.limit):
+        for entry in islice(_iter_new(source, client, query, progress), query.limit):
             try:
                 document = source.fetch_trace(client, entry.id)
+            except _MISSING_FIELD:
+                raise _build_form_error(query) from None
             except BackendError as error:
                 if error.status not in (404, 422):
                     raise
@@ -58,13 +64,23 @@ def _create_source(query: TraceQuery, environment: Mapping[str, str]) -> TraceSo
     return source_class.from_environment(environment, query)
 
 
-def _iter_new(entries: Iterator[TraceEntry], progress: _Progress) -> Iterator[TraceEntry]:
+def _iter_new(
+    source: TraceSource, client: JsonClient, query: TraceQuery, progress: _Progress
+) -> Iterator[TraceEntry]:
     """Yield each trace once: a page that moves while new traces arrive repeats some."""
     visited: set[str] = set()
-    for entry in entries:
-        if entry.id not in visited and not progress.has(entry):
-            visited.add(entry.id)
-            yield entry
+    try:
+        for entry in source.list_traces(client, query):
+            if entry.id not in visited and not progress.has(entry):
+                visited.add(entry.id)
+                yield entry
+    except _MISSING_FIELD:
+        raise _build_form_error(query) from None
+
+
+def _build_form_error(query: TraceQuery) -> BackendError:
+    reason = f"{query.source}: the answer does not have the form of the product's API; check the address"
+    return BackendError(reason, status=400)
 
 
 def _name_trace(query: TraceQuery, entry: TraceEntry) -> str:

@@ -107,6 +107,13 @@ class JsonNode:
         """Return a list, empty if it is absent or null."""
         return self.items(key) if key in self else []
 
+    def timestamp(self, key: str) -> float:
+        """Return a required time in ISO 8601 as epoch seconds; a time without a zone is UTC."""
+        try:
+            return _parse_iso_time(self.text(key))
+        except (ValueError, OverflowError):
+            raise self.build_error(key, "expected a time as in ISO 8601") from None
+
     def timestamp_or(self, key: str) -> float | None:
         """Return a time as epoch seconds; None if it is absent or not a time; see `parse_timestamp`."""
         return parse_timestamp(self.data.get(key))
@@ -176,14 +183,18 @@ def parse_timestamp(value: Any) -> float | None:
     """
     if isinstance(value, str):
         try:
-            time = datetime.fromisoformat(value)
+            return _parse_iso_time(value)
         except ValueError:
             is_number = len(value) < 20 and value.isascii() and value.isdigit()
             return _scale_timestamp(float(value)) if is_number else None
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _scale_timestamp(float(value))
     return None
+
+
+def _parse_iso_time(text: str) -> float:
+    time = datetime.fromisoformat(text)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def _scale_timestamp(value: float) -> float | None:

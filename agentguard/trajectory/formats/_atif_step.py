@@ -42,7 +42,7 @@ def read_step(index: int, node: JsonNode, *, agent: str) -> dict[str, Any]:
         "unknown_parts": [part for content in (message, *contents) for part in content.unknown_parts],
     }
     if "timestamp" in node:
-        data["started_at"] = _parse_timestamp(node)
+        data["started_at"] = node.timestamp("timestamp")
     if "model_name" in node:
         data["model"] = node.text("model_name")
     if "metrics" in node:
@@ -233,14 +233,6 @@ def _collect_extra(node: JsonNode) -> dict[str, Any]:
 def _drop_defaults(data: dict[str, Any]) -> dict[str, Any]:
     """Remove the fields that the serialization omits, so that two values compare equal."""
     return {key: value for key, value in data.items() if value not in ("", [], {})}
-
-
-def _parse_timestamp(node: JsonNode) -> float:
-    try:
-        moment = datetime.fromisoformat(node.text("timestamp"))
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise node.build_error("timestamp", "not an ISO 8601 time") from None
 
 
 def _format_timestamp(seconds: float) -> str | None:

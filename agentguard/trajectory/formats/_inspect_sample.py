@@ -1,9 +1,9 @@
 """Messages of one Inspect sample, in the order of its events.
 
 ``messages`` of a sample is the last state of the conversation: a compaction or the ``submit`` tool changes
-it. So the messages come from the ``model`` and ``tool`` events; those that only ``messages`` has follow at the
-end. The model calls of scorers are omitted: they are judgements of the run. A log without ids of messages has
-no compaction; its ``messages`` are complete.
+it. So the messages come from the ``model`` and ``tool`` events; those that only ``messages`` has follow at
+the end. The model calls of scorers are omitted: they are judgements of the run. A log without ids of messages
+has no compaction; its ``messages`` are complete.
 
 A message or text may be a reference: ``input_refs`` are ranges in a pool of messages, ``attachment://`` and
 ``tc://`` name a text in ``attachments``.

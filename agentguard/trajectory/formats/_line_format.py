@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, raise_unreadable
 from agentguard.trajectory.model import Record
 
 _SCORED_LINES = 8
@@ -35,10 +35,8 @@ class LineFormat(ABC):
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
         """Yield the runs of a line, or of a list of lines. Raises the error of the first unreadable one."""
         values = value if isinstance(value, list) else [value]
-        for record in self.parse_sequence((SourceItem(i, one) for i, one in enumerate(values)), name=name):
-            if isinstance(record, UnreadableRecord):
-                raise record.error
-            yield record
+        items = (SourceItem(i, one) for i, one in enumerate(values))
+        yield from raise_unreadable(self.parse_sequence(items, name=name))
 
     @abstractmethod
     def parse_sequence(

@@ -31,13 +31,13 @@ class ResponseTurns:
     agent: str = "assistant"
     steps: list[Step] = field(default_factory=list)
     _items: int = 0
-    _current_turn: bool = False
+    _is_turn_open: bool = False
     _is_answered: bool = False
     _response_facts: dict[str, Any] = field(default_factory=dict)
 
     def start_response(self, node: JsonNode | None, extra: dict[str, Any]) -> None:
         """Begin the output of a response (None if unknown); its first item begins a step."""
-        self._current_turn, self._response_facts = False, {}
+        self._is_turn_open, self._response_facts = False, {}
         if node is None:
             return
         usage = parse_usage(node.node("usage").data) if "usage" in node else None
@@ -78,7 +78,7 @@ class ResponseTurns:
         self._items += 1
 
     def _add_message(self, item: JsonNode, role: str) -> None:
-        self._current_turn = False
+        self._is_turn_open = False
         content = parse_content(item.raw("content"), item.field_path("content"))
         self.steps.append(
             Step(
@@ -102,8 +102,8 @@ class ResponseTurns:
         extra: dict[str, Any] | None = None,
         unknown_parts: Iterable[str] = (),
     ) -> None:
-        """Extend the turn; begin a new one if results have arrived since."""
-        if not self._current_turn or self._is_answered:
+        """Extend the open turn; begin a new one if the open turn has results."""
+        if not self._is_turn_open or self._is_answered:
             self._start_turn()
         step = self.steps[-1]
         step_extra = dict(step.extra)
@@ -120,7 +120,7 @@ class ResponseTurns:
         )
 
     def _start_turn(self) -> None:
-        self._current_turn, self._is_answered = True, False
+        self._is_turn_open, self._is_answered = True, False
         step = Step(
             index=len(self.steps),
             source=Source.AGENT,
@@ -155,7 +155,7 @@ class ResponseTurns:
         text, unknown_parts = render_result(item.raw("output"), item.field_path("output"))
         extra = _collect_extra(item, "call_id", "output", "type") | _read_parts(item, "output")
         if call is None or last_step is None:
-            self._current_turn = False
+            self._is_turn_open = False
             orphan = _collect_extra(item, "output") | _read_parts(item, "output")
             self.steps.append(
                 Step(

@@ -155,9 +155,9 @@ class StepBuilder:
         self.steps[step.index] = step
         return step.index
 
-    def add_unknown(self, kind: str, count: int = 1) -> None:
-        """Count parts or events outside a step that the importer could not read."""
-        self.unknown_parts[kind] += count
+    def add_unknown(self, kind: str) -> None:
+        """Count a part or an event outside a step that the importer could not read."""
+        self.unknown_parts[kind] += 1
 
     def build_trajectory(self, id: str, format: str, **fields: Any) -> Trajectory:
         """Return the run; the task is the first user turn and the system prompts lead, unless given.

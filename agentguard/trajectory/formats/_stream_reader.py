@@ -312,7 +312,7 @@ class _ArraySplitter:
         return len(data)
 
     def _apply_token(self, token: bytes) -> str:
-        """Process a structural byte; return "begin", "next" or "last" at the border of an element, else ""."""
+        """Process a structural byte; return "begin", "next" or "last" at an element's border, else ""."""
         if token == b'"':
             self._in_string = True
         elif token in _OPEN:

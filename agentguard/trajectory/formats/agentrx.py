@@ -68,7 +68,7 @@ class AgentRx:
             yield Record(trajectory=trajectory, annotation=annotation)
 
     def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
-        """Yield the runs of a folder with `RUNS` and `LABELS`; None if it is not such a folder."""
+        """Yield the runs of a folder with `RUNS_FILE` and `LABELS_FILE`; None if it is not such a folder."""
         runs, labels = find_file(folder, RUNS_FILE), find_file(folder, LABELS_FILE)
         return None if runs is None or labels is None else _join_labels(runs, labels)
 

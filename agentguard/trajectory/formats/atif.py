@@ -22,7 +22,6 @@ from agentguard.trajectory.formats._atif_step import (
 from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._chat_writer import build_chat_tools
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
-from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._step_builder import collect_system_prompts, count_unknown_parts
 from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, Trajectory
 from agentguard.trajectory.serialization import (
@@ -33,13 +32,12 @@ from agentguard.trajectory.serialization import (
     encode_meta,
     encode_step,
 )
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _VERSION = "ATIF-v1.8"
 _OWN_EXTRA_KEY = "agentguard"
-_DEFAULT_AGENT_NAME = (
-    "\0"  # The default of the reader is unknown here, so an empty id is written under our own name.
-)
+# The reader's default id of a run is unknown here. No run has this one, so that an empty id is a difference.
+_UNKNOWN_DEFAULT_ID = "\0"
 _PRESERVED_FIELDS = (
     *("schema_version", "session_id", "notes"),
     *("final_metrics", "continued_trajectory_ref", "subagent_trajectories"),
@@ -94,7 +92,7 @@ class Atif:
             _parse_document_step(i, step_node, node) for i, step_node in enumerate(node.nodes("steps"))
         )
         if difference := compute_difference(
-            encode_meta(run), _parse_meta(node, steps, _DEFAULT_AGENT_NAME)[0]
+            encode_meta(run), _parse_meta(node, steps, _UNKNOWN_DEFAULT_ID)[0]
         ):
             ours["trajectory"] = difference
         if ours:

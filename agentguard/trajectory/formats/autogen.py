@@ -13,10 +13,9 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._chat_messages import parse_message_calls
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
-from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.model import Record, Source, ToolCall, Usage
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _MESSAGE_KEYS = ("messages", "chat_history")
 _CODE_RESULT = "exitcode: "

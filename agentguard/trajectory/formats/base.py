@@ -45,6 +45,14 @@ def parse_runs(
             yield UnreadableRecord(error=error)
 
 
+def raise_unreadable(records: Iterable[Record | UnreadableRecord]) -> Iterator[Record]:
+    """Yield the records. Raises the error of the first unreadable one."""
+    for record in records:
+        if isinstance(record, UnreadableRecord):
+            raise record.error
+        yield record
+
+
 class Format(Protocol):
     """Trajectory format; `SequenceFormat`, `FolderFormat` and the other protocols are optional abilities.
 
@@ -110,6 +118,17 @@ class FolderFormat(Protocol):
     def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
         """Yield the runs of the folder; None if it is not such a folder."""
         ...
+
+
+@runtime_checkable
+class DeepFormat(Protocol):
+    """Format whose records may have more nested levels than the limit of the other formats.
+
+    Attributes:
+        max_depth: maximum number of nested levels of a record.
+    """
+
+    max_depth: int
 
 
 @runtime_checkable

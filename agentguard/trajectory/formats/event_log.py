@@ -8,35 +8,24 @@ from typing import Any
 from agentguard.errors import FormatError
 from agentguard.trajectory._safe_json import MAX_LOG_DEPTH
 from agentguard.trajectory.event_log.events import EVENT_NAMES, RunAssembler, build_events
+from agentguard.trajectory.formats._line_format import LineFormat
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Annotation, Record
 
 
-class EventLogFormat:
+class EventLogFormat(LineFormat):
     """Importer and exporter of the event log."""
 
     name = "event_log"
     summary = "agentguard's own append-only event log (JSON Lines); lossless, with branches"
     max_depth = MAX_LOG_DEPTH
 
-    def score_match(self, value: Any) -> float:
-        """Score an event, or a list that begins with an event."""
-        if isinstance(value, list) and value:
-            return self.score_match(value[0])
-        if not isinstance(value, dict) or value.get("event") not in EVENT_NAMES:
+    def score_line(self, line: dict[str, Any]) -> float:
+        """Score an event."""
+        if line.get("event") not in EVENT_NAMES:
             return 0.0
-        return 0.99 if value["event"] == "end" or len(value) > 1 else 0.0
-
-    def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield the runs of a list of events, or of a single event (a header without steps)."""
-        items = (
-            SourceItem(i, event) for i, event in enumerate(value if isinstance(value, list) else [value])
-        )
-        for record in self.parse_sequence(items, name=name):
-            if isinstance(record, UnreadableRecord):
-                raise record.error
-            yield record
+        return 0.99 if line["event"] == "end" or len(line) > 1 else 0.0
 
     def parse_sequence(
         self,

@@ -22,11 +22,10 @@ from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._chat_messages import parse_chat, parse_tool_specs
 from agentguard.trajectory.formats._inspect_sample import InspectSample, convert_usage
 from agentguard.trajectory.formats._label_fields import parse_verdict
-from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._stream_reader import MAX_RECORD_BYTES
 from agentguard.trajectory.formats.base import UnreadableRecord, parse_runs
 from agentguard.trajectory.model import Annotation, Record, Step, Trajectory, Usage
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _HEADERS = ("header.json", "_journal/start.json")
 _SAMPLE_PREFIX = "samples/"
@@ -74,16 +73,17 @@ def _iter_archive(path: Path, name: str) -> Iterator[Record | UnreadableRecord]:
             raise FormatError(
                 "a zip archive without header.json", hint="only Inspect logs are read from .eval"
             )
-        evaluation = JsonNode.from_value(loads(read_member(archive, header))).node("eval")
+        evaluation = JsonNode.from_value(loads(_read_member(archive, header))).node("eval")
         for filename, info in members.items():
             if not filename.startswith(_SAMPLE_PREFIX) or not filename.endswith(".json"):
                 continue
             try:
-                sample = JsonNode.from_value(loads(read_member(archive, info)), filename)
+                sample = JsonNode.from_value(loads(_read_member(archive, info)), filename)
                 yield _parse_sample(sample, evaluation, name)
             except InputError as error:
-                field = getattr(error, "field", None) or filename
-                yield UnreadableRecord(error=FormatError(error.reason, field=field, hint=error.hint))
+                yield UnreadableRecord(
+                    error=FormatError(error.reason, field=error.field or filename, hint=error.hint)
+                )
 
 
 def _parse_sample(sample: JsonNode, evaluation: JsonNode, name: str) -> Record:
@@ -144,7 +144,7 @@ def _find_exit_status(sample: JsonNode) -> str | None:
 
 
 def _find_outcome(scores: JsonNode) -> bool | None:
-    """Return True if all scores with a clear value mean that the run failed, False if none does."""
+    """Return whether the run failed if all scores with a clear value agree; otherwise None."""
     verdicts = set()
     for name in scores.data:
         value = scores.node(name).raw("value") if isinstance(scores.raw(name), dict) else None
@@ -161,7 +161,7 @@ _ZSTD_METHOD = 93
 _LOCAL_HEADER = struct.Struct("<26xHH")
 
 
-def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """Return the content of a member.
 
     Raises:

@@ -16,12 +16,11 @@ from agentguard.trajectory._json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.formats._otel.message_search import decode_value
 from agentguard.trajectory.formats._otel.spans import SourceSpan, flatten_text
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
-from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Record
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _KINDS = {"GENERATION": "LLM", "TOOL": "TOOL", "RETRIEVER": "RETRIEVER", "AGENT": "AGENT"}
 _TYPES = (*_KINDS, "SPAN", "EVENT", "CHAIN", "EMBEDDING", "EVALUATOR", "GUARDRAIL")

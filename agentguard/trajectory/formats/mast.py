@@ -174,7 +174,7 @@ def _build_steps(trace: Any, path: str, system: str) -> Iterator[Step]:
     elif isinstance(trace, str):
         turns = split_speakers(trace)
         for i, (speaker, turn_text) in enumerate(
-            turns or [(system, block) for block in split_paragraphs(trace)]
+            turns or [(system, block) for block in _split_paragraphs(trace)]
         ):
             yield _build_step(i, speaker, turn_text)
     else:
@@ -334,7 +334,7 @@ def split_speakers(text: str) -> list[tuple[str, str]] | None:
     return list(_split_turns(text, best))
 
 
-def split_paragraphs(text: str) -> list[str]:
+def _split_paragraphs(text: str) -> list[str]:
     """Return the blocks of text between blank lines."""
     return [block.strip("\n") for block in re.split(r"\n[ \t]*\n", text) if block.strip()]
 

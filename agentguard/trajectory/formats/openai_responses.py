@@ -24,7 +24,7 @@ from agentguard.trajectory.formats._label_fields import infer_failed, split_labe
 from agentguard.trajectory.formats._responses_items import ResponseTurns
 from agentguard.trajectory.formats._step_builder import count_unknown_parts
 from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import UnreadableRecord, raise_unreadable
 from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolSpec, Trajectory
 
 _PREVIOUS_ID = "previous_response_id"
@@ -78,12 +78,8 @@ class OpenAIResponses:
         responses = [value] if isinstance(value, dict) else value
         if not isinstance(responses, list):
             raise FormatError("expected an object or a list")
-        for record in self.parse_sequence(
-            (SourceItem(i, item) for i, item in enumerate(responses)), name=name
-        ):
-            if isinstance(record, UnreadableRecord):
-                raise record.error
-            yield record
+        items = (SourceItem(i, item) for i, item in enumerate(responses))
+        yield from raise_unreadable(self.parse_sequence(items, name=name))
 
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
@@ -102,7 +98,7 @@ class OpenAIResponses:
         if loose:
             response = _parse_response(SourceItem(0, {"items": loose}), name)
             root = TreeNode(id=response.id, order=0, value=response)
-            yield from self._build_record_safely(root, SourceItem(0))
+            yield from self._build_record_safely(root)
         yield from self._build_records(responses)
 
     def _build_records(self, responses: dict[str, _Response]) -> Iterator[Record | UnreadableRecord]:
@@ -116,17 +112,17 @@ class OpenAIResponses:
         reached: set[str] = set()
         for root in roots:
             reached |= {node.id for node in mark_last_orders(root)}
-            yield from self._build_record_safely(root, SourceItem(root.order))
+            yield from self._build_record_safely(root)
         for one in responses.values():
             if one.id not in reached:
                 error = FormatError("the responses refer to each other in a cycle", field=_PREVIOUS_ID)
                 yield UnreadableRecord(error=error.with_location(record=one.order))
 
-    def _build_record_safely(self, root: _Node, item: SourceItem) -> Iterator[Record | UnreadableRecord]:
+    def _build_record_safely(self, root: _Node) -> Iterator[Record | UnreadableRecord]:
         try:
             yield self._build_record(root)
         except InputError as error:
-            yield UnreadableRecord(error=error.with_location(record=item.position))
+            yield UnreadableRecord(error=error.with_location(record=root.order))
 
     def _build_record(self, root: _Node) -> Record:
         steps, branches = build_branches(root, _build_steps)

@@ -13,9 +13,8 @@ from typing import Any
 from agentguard.trajectory._json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.formats._label_fields import infer_failed, parse_verdict
 from agentguard.trajectory.formats._openhands_events import OpenHandsRun
-from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.model import Annotation, Record, Usage
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _MAX_SAMPLED_EVENTS = 8
 _ROW_FACTS = ("metrics", "metadata", "error")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from agentguard.errors import FormatError, InputError
+from agentguard.errors import FormatError
 from agentguard.trajectory._json_node import JsonNode, parse_timestamp
 from agentguard.trajectory.formats._otel.message_search import decode_value
 from agentguard.trajectory.formats._otel.spans import (
@@ -75,15 +75,7 @@ class OtelSpans:
     ) -> Iterator[Record | UnreadableRecord]:
         """Yield a run for each trace; the spans may be in any order."""
         traces = TraceCollector(self.name)
-        has_errors = False
-        for item in items:
-            try:
-                _add_spans(traces, JsonNode.from_value(item.read()), name)
-            except InputError as error:
-                has_errors = True
-                yield UnreadableRecord(error=error.with_location(record=item.position))
-        if traces.spans or not has_errors:
-            yield from traces.build_records()
+        return traces.read_sequence(items, lambda value: _add_spans(traces, JsonNode.from_value(value), name))
 
 
 def _add_spans(traces: TraceCollector, node: JsonNode, name: str) -> None:
@@ -163,7 +155,7 @@ def _collect_attributes(node: JsonNode) -> dict[str, Any]:
     for name, value in node.data.items():
         if name.startswith(_COLUMN_PREFIX) and value is not None:
             attributes |= _flatten({name.removeprefix(_COLUMN_PREFIX): value})
-    attributes |= read_span_data(node.raw("span_data"))
+    attributes |= _read_span_data(node.raw("span_data"))
     kind = node.raw("span_kind")
     if isinstance(kind, str) and kind.upper() in _KINDS:
         attributes.setdefault("openinference.span.kind", kind.upper())
@@ -185,7 +177,7 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 FORMAT = OtelSpans()
 
 
-def read_span_data(value: Any) -> dict[str, Any]:
+def _read_span_data(value: Any) -> dict[str, Any]:
     """Return attributes for ``span_data``; empty if it is absent or of an unknown type."""
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or not isinstance(kind, str) or kind not in _READERS:

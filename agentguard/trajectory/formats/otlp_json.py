@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentguard.errors import FormatError, InputError
+from agentguard.errors import FormatError
 from agentguard.trajectory._json_node import JsonNode, describe_type, parse_integer
 from agentguard.trajectory.formats._otel.spans import SourceSpan
 from agentguard.trajectory.formats._otel.trace_collector import TraceCollector
@@ -42,10 +42,7 @@ class OtlpJson:
         return 1.0 if isinstance(value, Mapping) and any(key in value for key in _RESOURCE_KEYS) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield one run for each trace, in the order of their first spans.
-
-        Raises FormatError with the field.
-        """
+        """Yield one run for each trace, in the order of their first spans. Raises FormatError."""
         traces = TraceCollector(self.name)
         _add_export(traces, value, name)
         yield from traces.build_records(field=_RESOURCE_KEYS[0])
@@ -53,20 +50,11 @@ class OtlpJson:
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
     ) -> Iterator[Record | UnreadableRecord]:
-        """Yield the runs of several exports.
-
-        A collector writes one per line and splits traces at any point.
-        """
+        """Yield the runs of several exports; the spans of a trace may be in several of them."""
         traces = TraceCollector(self.name)
-        has_errors = False
-        for item in items:
-            try:
-                _add_export(traces, item.read(), name)
-            except InputError as error:
-                has_errors = True
-                yield UnreadableRecord(error=error.with_location(record=item.position))
-        if traces.spans or not has_errors:
-            yield from traces.build_records(field=_RESOURCE_KEYS[0])
+        return traces.read_sequence(
+            items, lambda value: _add_export(traces, value, name), field=_RESOURCE_KEYS[0]
+        )
 
 
 def _add_export(traces: TraceCollector, value: Any, name: str) -> None:

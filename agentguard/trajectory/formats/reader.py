@@ -18,11 +18,13 @@ from agentguard.trajectory.formats._parquet_reader import iter_parquet_rows
 from agentguard.trajectory.formats._stream_reader import SourceContent, SourceItem, detect_content
 from agentguard.trajectory.formats.base import (
     BinaryFormat,
+    DeepFormat,
     FolderFormat,
     Format,
     SequenceFormat,
     UnreadableRecord,
     formats,
+    raise_unreadable,
 )
 from agentguard.trajectory.label_file import LABEL_SUFFIXES, read_labels
 from agentguard.trajectory.model import Record, Trajectory
@@ -77,17 +79,12 @@ def read(source: Source, *, format: str | None = None) -> Iterator[Record | Unre
 
 
 def load_records(source: Source, *, format: str | None = None) -> list[Record]:
-    """Read all runs of ``source``; raise the error of the first record that cannot be read."""
-    records = []
-    for record in read(source, format=format):
-        if isinstance(record, UnreadableRecord):
-            raise record.error
-        records.append(record)
-    return records
+    """Return all runs of ``source``. Raises the error of the first record that cannot be read."""
+    return list(raise_unreadable(read(source, format=format)))
 
 
 def load_trajectory(source: Source, *, format: str | None = None) -> Trajectory:
-    """Read the only run of ``source``. Raises FormatError if there is not exactly one."""
+    """Return the only run of ``source``. Raises FormatError if there is not exactly one."""
     records = load_records(source, format=format)
     if len(records) != 1:
         raise FormatError(f"expected one run, found {len(records)}", hint="use load_records")
@@ -293,7 +290,7 @@ def _parse_item(
 
 
 def _parse_value(format: Format, value: Any, name: str) -> Iterator[Record | UnreadableRecord]:
-    check_depth(value, getattr(format, "max_depth", MAX_DEPTH))
+    check_depth(value, format.max_depth if isinstance(format, DeepFormat) else MAX_DEPTH)
     yield from format.parse(value, name=name)
 
 

@@ -19,10 +19,9 @@ from agentguard.trajectory.formats._action_parser import find_declared_commands,
 from agentguard.trajectory.formats._chat_messages import parse_tool_call
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._otel.spans import flatten_text
-from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Observation, Record, Source, Step, ToolCall, Trajectory
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _ENTRY_FIELDS = ("thought", "action", "observation", "tool_calls", "query", "messages", "content", "role")
 _VERDICT_FIELDS = ("resolved", "target", "success", "score")

@@ -22,11 +22,10 @@ from agentguard.trajectory.formats._chat_messages import (
 )
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._dataset_folder import read_document
-from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.formats.base import UnreadableRecord, parse_runs
 from agentguard.trajectory.formats.reader import list_run_files
 from agentguard.trajectory.model import Annotation, Record, Trajectory
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _FOLDER = "simulations"
 _THINKING = "thinking_blocks"

@@ -2,8 +2,8 @@
 
 Source: Terminal-Bench (tbench.ai) and Harbor. Two records are read: ``{task, model, instruction, events,
 is_resolved, failure_mode, parser_results}`` with the events of Claude Code's stream-json, and ``{trial,
-trajectory, reward}`` with an ATIF document. A folder of trials is read, too, see `find_trial_folders`. All
-other fields judge the run or describe the trial, so they go to the annotation. The group is the task.
+trajectory, reward}`` with an ATIF document. A folder of trials is also readable. All other fields judge the
+run or describe the trial, so they go to the annotation. The group is the task.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class TerminalBench:
 
     def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
         """Yield the runs of the trials in a folder of Harbor or Terminal-Bench; None for another folder."""
-        trials = find_trial_folders(folder)
+        trials = _find_trial_folders(folder)
         return _parse_trials(trials) if trials else None
 
 
 def _parse_trials(trials: list[Path]) -> Iterator[Record | UnreadableRecord]:
     for trial in trials:
         try:
-            yield from FORMAT.parse(read_trial(trial), name=trial.name)
+            yield from FORMAT.parse(_read_trial(trial), name=trial.name)
         except InputError as error:
             yield UnreadableRecord(error=error.with_location(file=str(trial)))
 
@@ -119,13 +119,13 @@ _TERMINAL_CODE_PATTERN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(
 _EVENT_PATTERN = re.compile(r'^\{"type":.*\}$', re.MULTILINE)
 
 
-def find_trial_folders(folder: Path) -> list[Path]:
+def _find_trial_folders(folder: Path) -> list[Path]:
     """Return the trial folders at most three levels below a folder, in order of their path."""
     paths = (path for level in _LEVELS for name in _RESULTS for path in folder.glob(level + name))
     return sorted({path.parent for path in paths if _is_trial(path.parent)})
 
 
-def read_trial(folder: Path) -> dict[str, Any]:
+def _read_trial(folder: Path) -> dict[str, Any]:
     """Return the record of a trial.
 
     Raises:

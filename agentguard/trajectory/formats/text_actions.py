@@ -31,9 +31,8 @@ from agentguard.trajectory.formats._action_parser import (
 from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
-from agentguard.trajectory.formats._run_totals import add_run_totals
 from agentguard.trajectory.model import Annotation, Record, ToolCall, Trajectory
-from agentguard.trajectory.usage import parse_usage
+from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _MINI = "mini-swe-agent"
 _MAX_SAMPLED_MESSAGES = 40

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +98,7 @@ class Trail:
         )
 
     def parse_folder(self, folder: Path) -> Iterator[Record | UnreadableRecord] | None:
-        """Yield the runs of a folder of traces and ``processed_annotations_*``.
-
-        None if it is another folder.
-        """
+        """Yield the runs of a folder of traces and ``processed_annotations_*``; None for another folder."""
         paths = (*folder.glob(_ANNOTATIONS_GLOB), *folder.glob(f"*/{_ANNOTATIONS_GLOB}"))
         labels = {path.stem: path for path in paths if path.is_file()}
         return _join_labels(folder, labels) if labels else None
@@ -171,7 +167,7 @@ def _flatten_spans(trace: JsonNode, logs: dict[str, Any]) -> Iterator[SourceSpan
 
 
 def _parse_span(node: JsonNode, id: str, parent: str | None, position: int) -> SourceSpan:
-    start = _parse_timestamp(node, "timestamp")
+    start = node.timestamp("timestamp") if node.text_or("timestamp") else None
     seconds = _parse_duration(node, "duration")
     status = node.scalar_or("status_code").lower()
     events = tuple(
@@ -222,18 +218,6 @@ def parse_category(text: str) -> str | None:
     words = "_".join(re.findall(r"[a-z0-9]+", text.lower()))
     words = _CATEGORY_ALIASES.get(words, words)
     return f"trail:{words}" if words in CATEGORIES else None
-
-
-def _parse_timestamp(node: JsonNode, key: str) -> float | None:
-    """Convert an ISO 8601 time to epoch seconds; a time without an offset is UTC."""
-    text = node.text_or(key)
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise node.build_error(key, "expected a time as in ISO 8601") from None
 
 
 def _parse_duration(node: JsonNode, key: str) -> float | None:

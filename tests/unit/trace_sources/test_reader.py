@@ -133,6 +133,20 @@ def test_error_names_the_address_and_the_remedy(
     assert "wrong" not in str(caught.value)
 
 
+def test_answer_of_another_server_is_an_error_that_names_the_remedy() -> None:
+    class OtherServer(LangfuseContract):
+        def answer(
+            self, method: str, path: str, params: dict[str, str], body: object, headers: object
+        ) -> Answer:
+            del method, path, params, body, headers
+            return Answer({"status": "ok"})
+
+    with serve(OtherServer(traces={})) as url:
+        environment = {**LANGFUSE_KEYS, "LANGFUSE_BASE_URL": url}
+        with pytest.raises(BackendError, match="does not have the form of the product's API"):
+            list(read_traces(TraceQuery(source="langfuse"), environment=environment))
+
+
 def test_unreachable_address_is_an_error_after_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     from agentguard.resilience import Backoff, Pipeline, RetryOptions
     from agentguard.trace_sources import json_client

@@ -1,6 +1,6 @@
-"""Names of our own span attributes, which make a run readable without loss.
+"""Names of agentguard's own span attributes, which preserve a run without loss.
 
-The writer and the reader of spans share these names and nothing else.
+The exporter (`agentguard.otlp.span_builder`) and the importer share only these names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONTENT_RECORDED: Final = "agentguard.run.content_recorded"
 STEP: Final = "agentguard.step.index"
 SOURCE: Final = "agentguard.step.source"
 TIMES: Final = "agentguard.times"
-"""Recorded times of a step: ``both``, ``start``, ``end`` or ``none``; the other times are invented."""
+"""Recorded times of a step: ``both``, ``start``, ``end`` or ``none``; the other times are generated."""
 OBSERVATION: Final = "agentguard.observation"
 """Index of the observation in its step, on the span of a tool."""
 UNPAIRED: Final = "agentguard.observation.unpaired"

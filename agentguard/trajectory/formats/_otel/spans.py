@@ -1,9 +1,10 @@
 """Spans and the attribute names that define their meaning.
 
 The OpenTelemetry conventions for generative AI have the status "Development". OpenInference and OpenLLMetry
-use other names for the same data, and recordings keep old names for years. Every known name is in `NAMES`,
-`ATTRIBUTE_PREFIXES`, `EVENTS` or `KINDS`, the newest first, so that a change of the conventions changes one
-line. Content is optional in these conventions: an absent or unreadable part is omitted and never an error.
+use other names for the same data, and recordings keep old names for years. Every known name is in
+`ATTRIBUTE_NAMES`, `ATTRIBUTE_PREFIXES`, `EVENT_NAMES` or `KIND_VALUES`, the newest first, so that a change of
+the conventions changes one line. Content is optional in these conventions: an absent or unreadable part is
+omitted and never an error.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class SourceSpan:
 
     @property
     def kind(self) -> SpanKind:
-        """Kind of the span; a span that only names a model is a call of it."""
+        """Kind of the span; a span without a kind is a model call if it names a model."""
         kind_values = [self.attributes[name] for name in ATTRIBUTE_NAMES["kind"] if name in self.attributes]
         for value in kind_values:
             if isinstance(value, str) and value.lower() in KIND_VALUES:
@@ -170,11 +171,11 @@ class SourceSpan:
         return SpanKind.LLM if self.get_value("model") else SpanKind.OTHER
 
     def get_text(self, key: str) -> str:
-        """Return the field ``key`` of `NAMES` as text; empty if absent."""
+        """Return the field ``key`` of `ATTRIBUTE_NAMES` as text; empty if absent."""
         return flatten_text(self.get_value(key))
 
     def get_value(self, key: str) -> Any:
-        """Return the recorded value of the field ``key`` of `NAMES`, or None."""
+        """Return the recorded value of the field ``key`` of `ATTRIBUTE_NAMES`, or None."""
         values = (self.attributes.get(name) for name in ATTRIBUTE_NAMES[key])
         return next((value for value in values if value not in (None, "")), None)
 
@@ -336,7 +337,7 @@ def _convert_lists(node: Any) -> Any:
 
 
 def get_list(attributes: Mapping[str, Any], key: str) -> list[Any]:
-    """Return the list under a name of `NAMES` or flattened under one of `ATTRIBUTE_PREFIXES`; else empty."""
+    """Return the list of the field ``key``, in one attribute or flattened; empty if absent."""
     for name in (*ATTRIBUTE_NAMES[key], *ATTRIBUTE_PREFIXES[key]):
         value = decode_json_text(attributes.get(name))
         if isinstance(value, list) and value:

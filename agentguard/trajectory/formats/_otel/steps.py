@@ -344,9 +344,7 @@ class SpanTrajectoryBuilder:
             self._pending_calls.setdefault(key, []).append((draft, call))
 
     def _find_pending_call(self, key: str) -> tuple[StepDraft, ToolCall] | None:
-        """Return the latest step with an unanswered call of this id (or ``name …``), and its first such
-        call.
-        """
+        """Return the latest step with unanswered calls of an id (or ``name …``), and the first of them."""
         pending_calls = self._pending_calls.get(key, [])
         return next(
             (pending_call for pending_call in pending_calls if pending_call[0] is pending_calls[-1][0]), None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentguard.errors import FormatError
-from agentguard.trajectory.formats._otel import own_attributes as marks
+from agentguard.errors import FormatError, InputError
+from agentguard.trajectory.formats._otel import own_attributes
 from agentguard.trajectory.formats._otel.messages import extract_messages
-from agentguard.trajectory.formats._otel.own_attributes import RUN_ID
 from agentguard.trajectory.formats._otel.spans import (
     SourceSpan,
     SpanKind,
@@ -19,6 +18,8 @@ from agentguard.trajectory.formats._otel.spans import (
     parse_usage,
 )
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
+from agentguard.trajectory.formats._stream_reader import SourceItem
+from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Branch, Observation, Record, Source, Step, Trajectory
 
@@ -44,6 +45,26 @@ class TraceCollector:
         self.spans.setdefault(trace, []).append(span)
         self._resources.setdefault(trace, resource)
         self.count += 1
+
+    def read_sequence(
+        self, items: Iterator[SourceItem], add_spans: Callable[[Any], None], *, field: str | None = None
+    ) -> Iterator[Record | UnreadableRecord]:
+        """Yield an UnreadableRecord for each item with an error, then the runs of all items.
+
+        Args:
+            items: the items of the source; the spans of a trace may be in several of them.
+            add_spans: function that adds the spans of the value of an item. It may raise an InputError.
+            field: path of the spans, for the error of `build_records`.
+        """
+        has_errors = False
+        for item in items:
+            try:
+                add_spans(item.read())
+            except InputError as error:
+                has_errors = True
+                yield UnreadableRecord(error=error.with_location(record=item.position))
+        if self.spans or not has_errors:
+            yield from self.build_records(field=field)
 
     def build_records(self, *, field: str | None = None) -> Iterator[Record]:
         """Yield a run for each trace with a model call, a tool call or an agent; skip web requests.
@@ -83,7 +104,9 @@ class TraceCollector:
 
 def _is_agentic(span: SourceSpan) -> bool:
     return (
-        span.kind is not SpanKind.OTHER or RUN_ID in span.attributes or span.get_value("history") is not None
+        span.kind is not SpanKind.OTHER
+        or own_attributes.RUN_ID in span.attributes
+        or span.get_value("history") is not None
     )
 
 
@@ -92,36 +115,46 @@ def read_exported_run(
 ) -> Trajectory | None:
     """Return the original run of ``spans``; None if the spans are not our own, or too many are missing."""
     root = next(
-        (candidate for candidate in spans if isinstance(candidate.attributes.get(marks.RUN_ID), str)), None
+        (
+            candidate
+            for candidate in spans
+            if isinstance(candidate.attributes.get(own_attributes.RUN_ID), str)
+        ),
+        None,
     )
     if root is None:
         return None
-    lines: dict[str, dict[int, SourceSpan]] = {}
-    inside: dict[str, dict[int, SourceSpan]] = {}
+    branches: dict[str, dict[int, SourceSpan]] = {}
+    observations: dict[str, dict[int, SourceSpan]] = {}
     for span in spans:
-        index, place = _read_integer(span, marks.STEP), _read_integer(span, marks.OBSERVATION)
+        index, place = (
+            _read_integer(span, own_attributes.STEP),
+            _read_integer(span, own_attributes.OBSERVATION),
+        )
         if index is not None:
-            lines.setdefault(_branch_id(span), {})[index] = span
+            branches.setdefault(_branch_id(span), {})[index] = span
         elif place is not None and span.parent is not None:
-            inside.setdefault(span.parent, {})[place] = span
-    if not lines:
+            observations.setdefault(span.parent, {})[place] = span
+    if not branches:
         return None
-    steps_by_line = {line: _build_steps(spans_by_index, inside) for line, spans_by_index in lines.items()}
+    steps_by_branch = {
+        branch: _build_steps(spans_by_index, observations) for branch, spans_by_index in branches.items()
+    }
     return Trajectory(
-        id=str(root.attributes[marks.RUN_ID]),
+        id=str(root.attributes[own_attributes.RUN_ID]),
         format=format,
         task=_read_task(root),
-        steps=steps_by_line.get("", ()),
+        steps=steps_by_branch.get("", ()),
         tools=tuple(parse_span_tools(root)),
-        system_prompts=_read_system_prompts(root, lines),
+        system_prompts=_read_system_prompts(root, branches),
         branches=tuple(
-            _build_branch(candidate, steps_by_line)
+            _build_branch(candidate, steps_by_branch)
             for candidate in spans
-            if _read_integer(candidate, marks.FORK_STEP) is not None
+            if _read_integer(candidate, own_attributes.FORK_STEP) is not None
         ),
-        exit_status=_read_text(root, marks.EXIT_STATUS),
+        exit_status=_read_text(root, own_attributes.EXIT_STATUS),
         unknown_parts=_read_counts(root),
-        is_content_recorded=root.attributes.get(marks.CONTENT_RECORDED) is not False,
+        is_content_recorded=root.attributes.get(own_attributes.CONTENT_RECORDED) is not False,
         extra=extra,
     )
 
@@ -132,7 +165,7 @@ def _read_integer(span: SourceSpan, name: str) -> int | None:
 
 
 def _branch_id(span: SourceSpan) -> str:
-    return flatten_text(span.attributes.get(marks.BRANCH))
+    return flatten_text(span.attributes.get(own_attributes.BRANCH))
 
 
 def _build_steps(
@@ -147,10 +180,10 @@ def _build_steps(
 
 
 def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]) -> Step:
-    source_name = flatten_text(span.attributes.get(marks.SOURCE))
+    source_name = flatten_text(span.attributes.get(own_attributes.SOURCE))
     source = Source(source_name) if source_name in set(Source) else Source.AGENT
     message = next(iter(extract_messages(span, "output")), None) if source is Source.AGENT else None
-    times = span.attributes.get(marks.TIMES)
+    times = span.attributes.get(own_attributes.TIMES)
     model = span.attributes.get("gen_ai.request.model")
     return Step(
         index=index,
@@ -165,24 +198,24 @@ def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]
         usage=parse_usage(span) if span.kind is SpanKind.LLM else None,
         model=model if isinstance(model, str) else None,
         source_index=span.position,
-        stop_reason=read_stop_reason(span),
+        stop_reason=_read_stop_reason(span),
         unknown_parts=_read_types(span),
     )
 
 
-def read_stop_reason(span: SourceSpan) -> str | None:
+def _read_stop_reason(span: SourceSpan) -> str | None:
     reasons = decode_json_text(span.attributes.get("gen_ai.response.finish_reasons"))
     first = reasons[0] if isinstance(reasons, list) and reasons else None
     return first if isinstance(first, str) else None
 
 
 def _read_types(span: SourceSpan) -> tuple[str, ...]:
-    types = decode_json_text(span.attributes.get(marks.UNKNOWN_PARTS))
+    types = decode_json_text(span.attributes.get(own_attributes.UNKNOWN_PARTS))
     return tuple(kind for kind in types if isinstance(kind, str)) if isinstance(types, list) else ()
 
 
 def _read_counts(root: SourceSpan) -> dict[str, int]:
-    counts = decode_json_text(root.attributes.get(marks.UNKNOWN_PARTS))
+    counts = decode_json_text(root.attributes.get(own_attributes.UNKNOWN_PARTS))
     return {kind: n for kind, n in counts.items() if type(n) is int} if isinstance(counts, dict) else {}
 
 
@@ -192,7 +225,7 @@ def _read_text(span: SourceSpan, name: str) -> str | None:
 
 
 def _build_observation(span: SourceSpan) -> Observation:
-    unpaired_kind = span.attributes.get(marks.UNPAIRED)
+    unpaired_kind = span.attributes.get(own_attributes.UNPAIRED)
     call_id = span.attributes.get("gen_ai.tool.call.id")
     return Observation(
         content=flatten_text(span.attributes.get("gen_ai.tool.call.result")),
@@ -205,13 +238,13 @@ def _build_observation(span: SourceSpan) -> Observation:
 
 
 def _build_branch(span: SourceSpan, steps: Mapping[str, tuple[Step, ...]]) -> Branch:
-    parent = span.attributes.get(marks.PARENT)
+    parent = span.attributes.get(own_attributes.PARENT)
     return Branch(
         id=_branch_id(span),
-        fork_step=_read_integer(span, marks.FORK_STEP) or 0,
+        fork_step=_read_integer(span, own_attributes.FORK_STEP) or 0,
         steps=steps.get(_branch_id(span), ()),
         parent=parent if isinstance(parent, str) else None,
-        reason=flatten_text(span.attributes.get(marks.REASON)),
+        reason=flatten_text(span.attributes.get(own_attributes.REASON)),
     )
 
 
@@ -219,9 +252,11 @@ def _read_task(root: SourceSpan) -> str:
     return next((one.content for one in extract_messages(root, "input") if one.content), "")
 
 
-def _read_system_prompts(root: SourceSpan, lines: Mapping[str, Mapping[int, SourceSpan]]) -> dict[str, str]:
+def _read_system_prompts(
+    root: SourceSpan, branches: Mapping[str, Mapping[int, SourceSpan]]
+) -> dict[str, str]:
     prompts: dict[str, str] = {}
-    steps = [line_spans[index] for line_spans in lines.values() for index in sorted(line_spans)]
+    steps = [spans[index] for spans in branches.values() for index in sorted(spans)]
     for span in (root, *steps):
         prompt = flatten_text(decode_json_text(span.attributes.get("gen_ai.system_instructions")))
         if prompt:
