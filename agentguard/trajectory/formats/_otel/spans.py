@@ -255,7 +255,7 @@ def parse_span_tools(span: SourceSpan) -> Iterator[ToolSpec]:
             )
 
 
-def parse_usage(span: SourceSpan) -> Usage | None:
+def parse_span_usage(span: SourceSpan) -> Usage | None:
     """Return tokens and cost of a model call, or None if neither was recorded."""
     counts = {
         key: _parse_count(span.get_value(key))

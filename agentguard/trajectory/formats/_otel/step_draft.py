@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentguard.trajectory.formats._otel.spans import SourceSpan, SpanKind, collect_unmapped, parse_usage
+from agentguard.trajectory.formats._otel.spans import SourceSpan, SpanKind, collect_unmapped, parse_span_usage
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
 
@@ -56,7 +56,7 @@ class StepDraft:
             observations=tuple(self.observations),
             started_at=start,
             ended_at=end if is_agent else start,
-            usage=(parse_usage(span) or self.usage) if self.is_model_call else None,
+            usage=(parse_span_usage(span) or self.usage) if self.is_model_call else None,
             model=(span.get_text("model") or self.model or None) if self.is_model_call else None,
             source_index=span.position,
             stop_reason=self.stop_reason or None,

@@ -15,7 +15,7 @@ from agentguard.trajectory.formats._otel.spans import (
     decode_json_text,
     flatten_text,
     parse_span_tools,
-    parse_usage,
+    parse_span_usage,
 )
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem
@@ -195,7 +195,7 @@ def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]
         observations=tuple(_build_observation(children[place]) for place in sorted(children)),
         started_at=span.start if times in ("both", "start") else None,
         ended_at=span.end if times in ("both", "end") else None,
-        usage=parse_usage(span) if span.kind is SpanKind.LLM else None,
+        usage=parse_span_usage(span) if span.kind is SpanKind.LLM else None,
         model=model if isinstance(model, str) else None,
         source_index=span.position,
         stop_reason=_read_stop_reason(span),
