@@ -15,7 +15,7 @@ from agentguard.resilience.base import RequestPriority
 from agentguard.resilience.deadline import Deadline
 
 if TYPE_CHECKING:
-    from agentguard.backends.http.tunnel import Tunnel
+    from agentguard.backends.http.websocket_tunnel import WebSocketTunnel
     from agentguard.model_api import ApiFormat
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -83,7 +83,7 @@ class Response:
     body: bytes = b""
     replica: str = ""
     notes: tuple[tuple[str, str], ...] = ()
-    tunnel: Tunnel | None = None
+    tunnel: WebSocketTunnel | None = None
 
 
 class StreamingResponse(Protocol):

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterable
 
 from agentguard.backends import pipeline_config
+from agentguard.backends.backend_factory import connection_key
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.backends.health.checker import HealthChecker
 from agentguard.backends.load_balancer import LoadBalancer
 from agentguard.backends.replica import Connect, Replica
-from agentguard.backends.replica_factory import connection_key
 from agentguard.errors import ConfigError
 from agentguard.resilience import Runtime
 from agentguard.resilience.stream_timeout import close_response

@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 from agentguard.backends import pipeline_config, status
+from agentguard.backends.backend_factory import http_backend_factory
 from agentguard.backends.base import BackendRequest, Response, StreamingResponse
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
-from agentguard.backends.health.hints import HintBridge, HintChannel
+from agentguard.backends.health.peer_hints import HintBridge, HintChannel
 from agentguard.backends.load_balancer import AttemptContext, LoadBalancer
 from agentguard.backends.membership import PoolMembership
 from agentguard.backends.quorum import QuorumReader
 from agentguard.backends.replica import Connect
-from agentguard.backends.replica_factory import http_backend_factory
 from agentguard.backends.status import describe_backends
 from agentguard.backends.stream_resumption.resumer import RESUMABLE_APIS, ResumableStream
 from agentguard.errors import Overloaded

@@ -146,6 +146,6 @@ def _print_explanation(command: ServeCommand, preset: ServePreset | None) -> Non
 def _format_state(state: ServerStatus, url: str) -> str:
     text = f"{state.phase}: {state.url}"
     if state.phase == "ready":
-        right_count, asked_count = state.canary.get("right"), state.canary.get("asked")
+        right_count, asked_count = state.probe.get("right"), state.probe.get("asked")
         text += f" (canaries right {right_count} of {asked_count}; state at {url})"
     return f"{text}: {state.reason}" if state.reason else text

@@ -118,8 +118,8 @@ def _build_config_loader(
 
 
 def _run(config_loader: ConfigLoader, settings: ProxySettings, *, json: bool) -> None:
+    from agentguard_server.listening_socket import bind_socket, build_url
     from agentguard_server.proxy.process.server import BACKLOG
-    from agentguard_server.uvicorn_runner import bind_socket, build_url
 
     # The embedded judge multiplies small matrices: threads cost each worker more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

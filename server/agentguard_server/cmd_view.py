@@ -122,8 +122,9 @@ def view(
     from agentguard.chaos import CAMPAIGNS_FOLDER
     from agentguard.cli.policy_option import load_policy
     from agentguard.evals.result_file import RESULTS_FOLDER
-    from agentguard_server.uvicorn_runner import ViewerServer, build_url
+    from agentguard_server.listening_socket import build_url
     from agentguard_server.viewer.app import build_app
+    from agentguard_server.viewer.server import ViewerServer
     from agentguard_server.viewer.settings import ViewerSettings, is_loopback
 
     view_sources = classify_sources(sources or [], url)
@@ -289,7 +290,7 @@ def _build_loader(
 
 def _bind_socket(host: str, port: int | None) -> socket.socket:
     """Return a socket on the given port; without one, on the default port, or a free one if it is taken."""
-    from agentguard_server.uvicorn_runner import bind_socket
+    from agentguard_server.listening_socket import bind_socket
 
     if port is not None:
         return bind_socket(host, port)

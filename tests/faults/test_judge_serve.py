@@ -40,7 +40,7 @@ def serving(tmp_path: Path, *more: str, environment: dict[str, str] | None = Non
 def test_judge_serves_reports_state_and_drains(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         ready = served.until("ready")
-        assert ready["canary"]["asked"] == 3
+        assert ready["probe"]["asked"] == 3
         assert get(f"{ready['url']}/models")[1]["data"][0]["id"] == "judge"
         status, state = get(ready["state_url"])
         assert (status, state["phase"], state["pid"]) == (200, "ready", ready["pid"])
@@ -93,7 +93,7 @@ def test_unknown_flag_fails_at_once_with_the_message_of_vllm(tmp_path: Path) -> 
 def test_environment_proxy_is_not_used_for_loopback(tmp_path: Path) -> None:
     proxy = f"http://127.0.0.1:{closed_port()}"
     with serving(tmp_path, environment={"http_proxy": proxy, "HTTP_PROXY": proxy, "no_proxy": ""}) as served:
-        assert served.until("ready")["canary"]["asked"] == 3
+        assert served.until("ready")["probe"]["asked"] == 3
 
 
 def test_server_that_dies_once_becomes_ready(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from agentguard.backends.http.egress_policy import EgressPolicy, UpstreamOrigin,
 from agentguard.backends.http.limits import HttpLimits
 from agentguard.backends.http.response_parser import CONNECTION_FIELDS
 from agentguard.backends.http.response_stream import HttpStream
-from agentguard.backends.http.tunnel import open_tunnel
+from agentguard.backends.http.websocket_tunnel import open_websocket_tunnel
 from agentguard.errors import BackendError, ConfigError, DeadlineExceeded
 from agentguard.resilience.deadline import Deadline
 from agentguard.resilience.retry_after import parse_pushback
@@ -138,7 +138,7 @@ class HttpBackend:
             self._head_builder = self._create_head_builder(self._key_file.key)
         head = self._head_builder.build(request)
         if request.is_tunnel:
-            return await open_tunnel(
+            return await open_websocket_tunnel(
                 head,
                 self._origin,
                 self._egress,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from agentguard.backends.backend_factory import read_api_key
 from agentguard.backends.base import BackendRequest, Response, UpstreamError
 from agentguard.backends.config import BackendsOptions
 from agentguard.backends.pool import Pool
-from agentguard.backends.replica_factory import read_api_key
 from agentguard.errors import (
     BackendError,
     ConfigError,

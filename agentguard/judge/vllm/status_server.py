@@ -30,13 +30,13 @@ class ServerStatus:
     """Status of a server, as reported by its supervisor.
 
     Attributes:
-        phase: ``suspect`` after a failed heartbeat or canary, ``waiting`` before a restart.
+        phase: ``suspect`` after a failed heartbeat or known-answer probe, ``waiting`` before a restart.
         url: base URL up to and with ``/v1``; constant across restarts.
         model: the served model.
         pid: its process id; None unless it runs.
         restarts: number of restarts.
         reason: why it is not ready, or why it was last restarted.
-        canary: result of its last probe; see `agentguard.judge.vllm.known_answer_probe`.
+        probe: result of the last known-answer probe; see `agentguard.judge.vllm.known_answer_probe`.
         since: when the phase began, epoch seconds.
     """
 
@@ -46,7 +46,7 @@ class ServerStatus:
     pid: int | None = None
     restarts: int = 0
     reason: str = ""
-    canary: dict[str, Any] = field(default_factory=dict)
+    probe: dict[str, Any] = field(default_factory=dict)
     since: float = field(default_factory=time.time)
 
     def as_dict(self) -> dict[str, Any]:

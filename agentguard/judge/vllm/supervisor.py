@@ -1,6 +1,6 @@
 """Supervisor of a model server: start, health checks, restart and drain.
 
-Two health checks (Wang 2024): a heartbeat shows that the process answers; a known-answer probe (canary)
+Two health checks (Wang 2024): a heartbeat shows that the process answers; a known-answer probe
 shows that its answers are right.
 
 - A busy server is alive: an unanswered check does not count if the counters of its engine have grown within
@@ -243,10 +243,10 @@ class VllmSupervisor:
     def _check_start(self) -> bool:
         why = ""
         if self._heartbeat():
-            canary = self._probe()
-            if canary.fault is None:
-                return self._accept_server(canary)
-            why = f"; the canary was not answered: {canary.fault}"
+            probe = self._probe()
+            if probe.fault is None:
+                return self._accept_server(probe)
+            why = f"; the known-answer probe was not answered: {probe.fault}"
         if self._now() - self._started_at > self.options.start_timeout_s:
             return self._restart(f"no answer within {self.options.start_timeout_s:g} s of its start{why}")
         return True
@@ -258,7 +258,7 @@ class VllmSupervisor:
         self._reference = self._reference or result
         self._ready_at = self._healthy_at = self._probed_at = self._now()
         self._progress, self._progressed_at = self._read_progress(), -math.inf
-        self._set_phase(ServerPhase.READY, reason=self._status.reason, canary=dict(result.as_dict()))
+        self._set_phase(ServerPhase.READY, reason=self._status.reason, probe=dict(result.as_dict()))
         return True
 
     def _find_problem(self) -> tuple[str | None, bool]:
@@ -267,12 +267,12 @@ class VllmSupervisor:
             return _NO_HEARTBEAT, False
         if self._now() - self._probed_at < self.options.probe_interval_s:
             return None, False
-        canary = self._probe()
+        probe = self._probe()
         self._probed_at = self._now()
-        self._status = replace(self._status, canary=dict(canary.as_dict()))
-        if canary.fault is not None:
-            return f"the canary was not answered: {canary.fault}", False
-        if self._reference is not None and canary.has_drifted(self._reference):
+        self._status = replace(self._status, probe=dict(probe.as_dict()))
+        if probe.fault is not None:
+            return f"the known-answer probe was not answered: {probe.fault}", False
+        if self._reference is not None and probe.has_drifted(self._reference):
             return "its answers differ from those after its start", True
         return None, False
 

@@ -33,13 +33,13 @@ from agentguard.errors import (
     StoreVersion,
 )
 from agentguard.store.store import Store
-from agentguard_server.security_middleware import SecurityMiddleware
 from agentguard_server.viewer import pages
 from agentguard_server.viewer.data.diagnosis_queue import DiagnosisQueue
 from agentguard_server.viewer.data.file_loader import LoadProgress
 from agentguard_server.viewer.data.search_index_updates import SearchIndexUpdates
 from agentguard_server.viewer.live_updates import EventHub
 from agentguard_server.viewer.renderer import ASSETS_FOLDER, Renderer, get_renderer
+from agentguard_server.viewer.security_middleware import SecurityMiddleware
 from agentguard_server.viewer.settings import ViewerSettings
 
 

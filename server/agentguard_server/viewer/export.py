@@ -9,9 +9,9 @@ from agentguard.trajectory.model import Record
 from agentguard_server.viewer.data.run_data import RunData, StoredDiagnosis
 from agentguard_server.viewer.renderer import ASSETS_FOLDER, Renderer
 from agentguard_server.viewer.run.finding_table import ACTION_THRESHOLD
+from agentguard_server.viewer.run.folded_text import FoldOptions
 from agentguard_server.viewer.run.links import FileLinks
 from agentguard_server.viewer.run.page_model import RunPageModel
-from agentguard_server.viewer.run.text_view import FoldOptions
 
 _STYLES = ("base.css", "run.css", "run_file.css")
 _NO_FOLD = 2**62

@@ -1,7 +1,8 @@
-"""Formatting of numbers, durations, probabilities and amounts for people."""
+"""Formatting of numbers, durations, dates, probabilities and amounts for people."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from agentguard.errors import AgentGuardError
@@ -36,6 +37,14 @@ def format_duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {remaining_s} s" if remaining_s else f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_day(at: float) -> str:
+    """Return the UTC date of a timestamp; empty if it is out of range."""
+    try:
+        return time.strftime("%Y-%m-%d", time.gmtime(at))
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 def format_dollars(amount: float | None) -> str:

@@ -1,17 +1,11 @@
-"""Pages of in-memory lists, query strings, dates and JSON responses."""
+"""Pagination of in-memory lists, and the query strings of its links."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import urlencode
-
-import orjson
-from starlette.responses import Response
-
-from agentguard.trajectory._safe_json import normalize_json
 
 T = TypeVar("T")
 
@@ -47,16 +41,3 @@ def build_query(parameters: Mapping[str, str], **changes: str | int | None) -> s
     merged: dict[str, str | int | None] = {**parameters, **changes}
     fields = {key: value for key, value in merged.items() if value not in (None, "")}
     return f"?{urlencode(fields)}" if fields else "?"
-
-
-def format_day(at: float) -> str:
-    """Return the UTC date of a timestamp; empty if it is out of range."""
-    try:
-        return time.strftime("%Y-%m-%d", time.gmtime(at))
-    except (OverflowError, ValueError, OSError):
-        return ""
-
-
-def json_response(data: Any, *, status: int = 200) -> Response:
-    """Return a JSON response; values that JSON cannot represent are written as text."""
-    return Response(orjson.dumps(normalize_json(data)), status_code=status, media_type="application/json")

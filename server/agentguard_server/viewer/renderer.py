@@ -1,4 +1,4 @@
-"""Rendering of templates; the template engine escapes all texts of runs.
+"""Rendering of templates and JSON; the template engine escapes all texts of runs.
 
 Hidden characters in printed texts become visible (`agentguard_server.viewer.escaping`), so that pages contain
 only characters that can be encoded and seen.
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.localize.step_support import rate_summary
+from agentguard.trajectory._safe_json import normalize_json
 from agentguard.version import __version__
 from agentguard_server.viewer import formatting
 from agentguard_server.viewer.escaping import (
@@ -95,3 +97,8 @@ def get_renderer(request: Request) -> Renderer:
     """Return the renderer of the application."""
     renderer: Renderer = request.app.state.render
     return renderer
+
+
+def render_json(data: Any, *, status: int = 200) -> Response:
+    """Return a JSON response; values that JSON cannot represent are written as text."""
+    return Response(orjson.dumps(normalize_json(data)), status_code=status, media_type="application/json")

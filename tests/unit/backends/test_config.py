@@ -1,7 +1,7 @@
 import pytest
 
+from agentguard.backends.backend_factory import http_backend_factory
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
-from agentguard.backends.replica_factory import http_backend_factory
 from agentguard.errors import ConfigError
 from agentguard.resilience import OutlierDetectionOptions
 

@@ -23,7 +23,7 @@ from agentguard_server.proxy.admin.viewer_mount import build_viewer_mount
 from agentguard_server.proxy.auth.authorization import ANONYMOUS, Caller
 from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, LiteLLMGuardrail
 from agentguard_server.proxy.telemetry.prometheus import CONTENT_TYPE, render_prometheus
-from agentguard_server.security_middleware import add_security_headers
+from agentguard_server.viewer.security_middleware import add_security_headers
 
 _LOG = logging.getLogger("agentguard.proxy")
 _MAX_SESSIONS: Final = 1000

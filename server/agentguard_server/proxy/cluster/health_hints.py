@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 
 from sqlalchemy import select
 
-from agentguard.backends.health.hints import MAX_HINT_S, Hint, ReplicaProblem
+from agentguard.backends.health.peer_hints import MAX_HINT_S, Hint, ReplicaProblem
 from agentguard.errors import AgentGuardError
 from agentguard.store.db.row_mapping import to_row
 from agentguard.store.db.rows import HealthHintRow
@@ -35,7 +35,7 @@ HintCallback = Callable[[Hint], None]
 
 
 class SharedHealthHints:
-    """`agentguard.backends.health.hints.HintChannel` over a store that a thread polls.
+    """`agentguard.backends.health.peer_hints.HintChannel` over a store that a thread polls.
 
     Args:
         store: database; open it with ``connect=False``.

@@ -65,7 +65,7 @@ def check_proxy(context: CheckContext) -> Iterator[CheckResult]:
 
 
 def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
-    from agentguard_server.uvicorn_runner import bind_socket
+    from agentguard_server.listening_socket import bind_socket
 
     listen = settings.listen
     where = f"{listen.host}:{listen.port}"
@@ -185,7 +185,7 @@ async def _check_all_replicas(replicas: tuple[ReplicaOptions, ...], timeout_s: f
 
 async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[CheckResult]:
     """Check that a replica responds, that it has the configured models, and that its clock is right."""
-    from agentguard.backends.replica_factory import http_backend_factory
+    from agentguard.backends.backend_factory import http_backend_factory
 
     def line(condition: Any, found: str, remedy: str = "") -> CheckResult:
         return CheckResult(

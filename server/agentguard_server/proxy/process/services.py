@@ -19,7 +19,7 @@ from agentguard_server.proxy.telemetry.metrics import MetricSample
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory
 
 if TYPE_CHECKING:
-    from agentguard.backends.health.hints import HintChannel
+    from agentguard.backends.health.peer_hints import HintChannel
     from agentguard_server.proxy.admin.app import AdminApp
     from agentguard_server.proxy.cluster.services import ClusterServices
     from agentguard_server.proxy.config.schema import ProxySettings

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from agentguard.backends.base import BackendRequest, Headers, Response
-from agentguard.backends.http.tunnel import Tunnel
+from agentguard.backends.http.websocket_tunnel import WebSocketTunnel
 from agentguard.errors import BackendError
 from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy.errors import ProxyError
@@ -90,7 +90,7 @@ class WebSocketRelay:
         idle_timeout_s: seconds without bytes in either direction after which the relay ends.
     """
 
-    def __init__(self, cycle: RequestCycle, tunnel: Tunnel, *, idle_timeout_s: float) -> None:
+    def __init__(self, cycle: RequestCycle, tunnel: WebSocketTunnel, *, idle_timeout_s: float) -> None:
         self._cycle, self._tunnel, self._idle_timeout_s = cycle, tunnel, idle_timeout_s
         self._parts: list[bytes] = []
         self._size = 0

@@ -23,8 +23,7 @@ from agentguard.store.read.failure_statistics import (
 from agentguard.store.store import Store
 from agentguard.store.write.run_counts import DAY_S
 from agentguard.trajectory.formats.sdk import JsonNode
-from agentguard_server.viewer.formatting import CodeTitle, find_code_title
-from agentguard_server.viewer.pagination import format_day
+from agentguard_server.viewer.formatting import CodeTitle, find_code_title, format_day
 
 _MAX_CLUSTERS: Final = 40
 _MAX_TEXT_CHARS: Final = 160

@@ -23,7 +23,7 @@ from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.completeness import describe_gaps
 from agentguard.trajectory.model import Branch, Source, Step, Trajectory
 from agentguard.trajectory.serialization import decode_meta, decode_step
-from agentguard_server.viewer.data.recovery import StoredRecovery, read_recovery
+from agentguard_server.viewer.data.stored_recovery import StoredRecovery, read_recovery
 
 R = TypeVar("R", bound=Row)
 V = TypeVar("V")

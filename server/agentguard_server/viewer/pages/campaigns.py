@@ -32,8 +32,8 @@ from agentguard.chaos.causality import (
 from agentguard.chaos.causality.stitching_report import REPORT_FILE
 from agentguard.errors import AgentGuardError
 from agentguard_server.viewer.data.file_cache import FileCache
-from agentguard_server.viewer.pagination import format_day, json_response
-from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.formatting import format_day
+from agentguard_server.viewer.renderer import get_renderer, render_json
 
 _MAX_BYTES: Final = 256 * 1024 * 1024
 
@@ -205,16 +205,14 @@ def _render_report(
 
 
 def _render_list_json(request: Request) -> Response:
-    return json_response(
-        {"campaigns": [_encode(one) for one in _get_campaign_folders(request).list_folders()]}
-    )
+    return render_json({"campaigns": [_encode(one) for one in _get_campaign_folders(request).list_folders()]})
 
 
 def _render_campaign_json(request: Request) -> Response:
     found = _get_campaign_folders(request).find_folder(request.path_params["id"])
     if found is None:
-        return json_response({"error": "there is no such campaign"}, status=404)
-    return json_response(_encode(found))
+        return render_json({"error": "there is no such campaign"}, status=404)
+    return render_json(_encode(found))
 
 
 def _encode(one: CampaignFolder) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from agentguard.evals.scoring import Case
 from agentguard.html_report.page import format_percent, read_parts_style
 from agentguard.store.read.failure_statistics import get_run_lengths
 from agentguard_server.viewer.data.evaluation_files import EvaluationFile, EvaluationFiles, MethodSelection
-from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate
-from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.formatting import format_day
+from agentguard_server.viewer.pagination import build_query, paginate
+from agentguard_server.viewer.renderer import get_renderer, render_json
 
 _PAGE: Final = 100
 RUN_FILTERS: Final[Mapping[str, str]] = {
@@ -172,7 +173,7 @@ def _serve_style(_request: Request) -> Response:
 
 
 def _render_list_json(request: Request) -> Response:
-    return json_response(
+    return render_json(
         {
             "evaluations": [
                 {
@@ -191,8 +192,8 @@ def _render_list_json(request: Request) -> Response:
 def _render_evaluation_json(request: Request) -> Response:
     sheet = get_evaluation_files(request).find_file(request.path_params["id"])
     if sheet is None:
-        return json_response({"error": "there is no such evaluation"}, status=404)
-    return json_response(
+        return render_json({"error": "there is no such evaluation"}, status=404)
+    return render_json(
         {
             "id": sheet.id,
             "made_at": sheet.made_at,

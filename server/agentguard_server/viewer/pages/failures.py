@@ -22,8 +22,8 @@ from agentguard_server.viewer.data.failure_clusters import (
     cluster_failures,
     shorten,
 )
-from agentguard_server.viewer.pagination import build_query, json_response
-from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.pagination import build_query
+from agentguard_server.viewer.renderer import get_renderer, render_json
 
 
 def routes() -> list[BaseRoute]:
@@ -98,7 +98,7 @@ def _render_json(request: Request) -> Response:
             for item in clusters.unclustered
         ],
     }
-    return json_response(data)
+    return render_json(data)
 
 
 def _name_counts(table: FailureTable, row: FailureTableRow) -> dict[str, int]:

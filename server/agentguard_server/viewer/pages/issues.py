@@ -22,10 +22,10 @@ from agentguard.store.issues import (
     update_issue,
 )
 from agentguard_server.viewer.data.failure_clusters import shorten
-from agentguard_server.viewer.formatting import CodeTitle, find_code_title
+from agentguard_server.viewer.formatting import CodeTitle, find_code_title, format_day
 from agentguard_server.viewer.pages.feedback import parse_form
-from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate
-from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.pagination import build_query, paginate
+from agentguard_server.viewer.renderer import get_renderer, render_json
 
 _PAGE_SIZE: Final = 50
 _MAX_RUNS: Final = 100
@@ -116,7 +116,7 @@ def _change_issue(request: Request, fields: dict[str, str]) -> Response:
         tenant=settings.tenant,
     )
     if "application/json" in request.headers.get("accept", ""):
-        return json_response(_encode(changed))
+        return render_json(_encode(changed))
     return RedirectResponse(f"{settings.prefix}/issues/{issue.id}", 303)
 
 
@@ -124,13 +124,13 @@ def _render_list_json(request: Request) -> Response:
     issues = list_issues(
         request.app.state.store, state=_parse_state(request), tenant=request.app.state.settings.tenant
     )
-    return json_response({"issues": [_encode(issue) for issue in issues]})
+    return render_json({"issues": [_encode(issue) for issue in issues]})
 
 
 def _render_issue_json(request: Request) -> Response:
     issue, state = _require_issue(request), request.app.state
     runs = list_issue_runs(state.store, issue, limit=_MAX_RUNS, tenant=state.settings.tenant)
-    return json_response(_encode(issue) | {"latest": [run.run_id for run in runs]})
+    return render_json(_encode(issue) | {"latest": [run.run_id for run in runs]})
 
 
 def _require_issue(request: Request) -> Issue:

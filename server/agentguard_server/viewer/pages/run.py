@@ -23,16 +23,16 @@ from agentguard_server.viewer.formatting import list_code_choices
 from agentguard_server.viewer.pages.feedback import get_reviewer
 from agentguard_server.viewer.renderer import get_renderer
 from agentguard_server.viewer.run.agent_graph import build_agent_graph
+from agentguard_server.viewer.run.agent_lanes import build_lanes
 from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView
 from agentguard_server.viewer.run.finding_table import ACTION_THRESHOLD
-from agentguard_server.viewer.run.lanes import build_lanes
 from agentguard_server.viewer.run.links import STEPS_PER_PAGE, PageLinks, build_run_url
 from agentguard_server.viewer.run.outline import build_outline
 from agentguard_server.viewer.run.page_model import RunPageModel
 from agentguard_server.viewer.run.search import search_run
 from agentguard_server.viewer.run.timeline import Axis
+from agentguard_server.viewer.run_page_cache import RunPageCache
 from agentguard_server.viewer.settings import ViewerSettings
-from agentguard_server.viewer.view_cache import ViewCache
 
 _VIEWS = ("conversation", "outline", "graph", "branches", "effects", "findings", "about", "search")
 _ROWS = 100
@@ -49,7 +49,7 @@ def routes() -> list[BaseRoute]:
 def handle_run(request: Request) -> Response:
     """Handle all requests for one run."""
     run_id, action = _parse_path(request)
-    shelf = _get_view_cache(request)
+    shelf = _get_page_cache(request)
     view = shelf.get_view(run_id)
     if view is None:
         raise HTTPException(404, f"There is no run {to_single_line(run_id, 80)}.")
@@ -79,11 +79,11 @@ def _parse_path(request: Request) -> tuple[str, str]:
 _ACTIONS = frozenset({"", "steps", "text", "raw.json", "export.html", "export.atif", "export.json"})
 
 
-def _get_view_cache(request: Request) -> ViewCache:
+def _get_page_cache(request: Request) -> RunPageCache:
     state = request.app.state
     if not hasattr(state, "shelf"):
-        state.shelf = ViewCache(state.store, state.settings.tenant)
-    return cast(ViewCache, state.shelf)
+        state.shelf = RunPageCache(state.store, state.settings.tenant)
+    return cast(RunPageCache, state.shelf)
 
 
 @dataclass(frozen=True, slots=True)

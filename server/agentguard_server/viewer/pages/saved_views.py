@@ -13,7 +13,7 @@ from agentguard.errors import ConfigError
 from agentguard.store.saved_views import list_saved_views, save_view
 from agentguard_server.viewer.data.run_query import parse_run_query
 from agentguard_server.viewer.pages.feedback import parse_form
-from agentguard_server.viewer.pagination import json_response
+from agentguard_server.viewer.renderer import render_json
 
 
 def routes() -> list[BaseRoute]:
@@ -45,4 +45,4 @@ def _change_views(request: Request, fields: dict[str, str]) -> Response:
 def _render_json(request: Request) -> Response:
     state = request.app.state
     views = list_saved_views(state.store, tenant=state.settings.tenant)
-    return json_response({"views": [{"name": view.name, "query": view.query} for view in views]})
+    return render_json({"views": [{"name": view.name, "query": view.query} for view in views]})

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.trajectory.model import Step, ToolCall
-from agentguard_server.viewer.data.recovery import StoredRecovery
+from agentguard_server.viewer.data.stored_recovery import StoredRecovery
 from agentguard_server.viewer.escaping import to_single_line
 from agentguard_server.viewer.run.branches import BranchView, BranchViews
 from agentguard_server.viewer.run.conversation import describe_error

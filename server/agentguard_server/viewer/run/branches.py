@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agentguard.trajectory.model import Branch, Step, Trajectory
-from agentguard_server.viewer.data.recovery import StoredRecovery
 from agentguard_server.viewer.data.run_data import RunData
+from agentguard_server.viewer.data.stored_recovery import StoredRecovery
 
 CURRENT_BRANCH = ""
 

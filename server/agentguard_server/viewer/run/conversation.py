@@ -12,6 +12,7 @@ from agentguard_server.viewer.data.run_data import DAMAGED_ROW_KEY
 from agentguard_server.viewer.run.branches import BranchView
 from agentguard_server.viewer.run.effect_ledger import EffectEntry, find_result
 from agentguard_server.viewer.run.error_propagation import ValueTrace
+from agentguard_server.viewer.run.folded_text import FoldedText, FoldOptions, fold_text
 from agentguard_server.viewer.run.guard_annotations import (
     TextRepair,
     describe_election,
@@ -20,14 +21,13 @@ from agentguard_server.viewer.run.guard_annotations import (
 )
 from agentguard_server.viewer.run.highlights import Quote, QuoteIndex
 from agentguard_server.viewer.run.step_kinds import StepKind, classify_step
-from agentguard_server.viewer.run.text_view import FoldOptions, TextView, build_text_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
     """Result of a call; ``error`` describes a recorded or a detected error and is empty without one."""
 
-    text: TextView | None
+    text: FoldedText | None
     error: str
     tool: str
 
@@ -37,7 +37,7 @@ class TurnCall:
     """Tool call with its result and its side effect."""
 
     name: str
-    arguments: TextView | None
+    arguments: FoldedText | None
     result: CallResult | None
     effect: EffectEntry | None
 
@@ -73,9 +73,9 @@ class TurnView:
     guard_messages: tuple[str, ...]
     repairs: tuple[TextRepair, ...]
     election: str
-    reasoning: TextView | None
-    modules: tuple[tuple[str, TextView], ...]
-    content: TextView | None
+    reasoning: FoldedText | None
+    modules: tuple[tuple[str, FoldedText], ...]
+    content: FoldedText | None
     calls: tuple[TurnCall, ...]
     results: tuple[CallResult, ...]
     read_error: str
@@ -171,9 +171,9 @@ class _TextLayout:
     quotes: Mapping[str, list[Quote]]
     fold: FoldOptions
 
-    def __call__(self, field: str, text: str, *, call: bool = False) -> TextView | None:
+    def __call__(self, field: str, text: str, *, call: bool = False) -> FoldedText | None:
         field_quotes = self.quotes.get(field, ())
-        return build_text_view(field, text, field_quotes, self.fold, call=call) if text else None
+        return fold_text(field, text, field_quotes, self.fold, call=call) if text else None
 
 
 def _build_calls(
@@ -214,7 +214,7 @@ def _find_observation(all: Sequence[Observation], seen: Observation | None, take
     return next((i for i, one in enumerate(all) if one is seen and i not in taken), None)
 
 
-def _build_result(seen: Observation, text: TextView | None) -> CallResult:
+def _build_result(seen: Observation, text: FoldedText | None) -> CallResult:
     return CallResult(text=text, error=describe_error(seen), tool=seen.tool or "")
 
 
@@ -225,10 +225,10 @@ def describe_error(observation: Observation) -> str:
     return "looks like an error" if classify_result(observation.content.lower()).is_error else ""
 
 
-def _build_modules(step: Step, fold: FoldOptions) -> tuple[tuple[str, TextView], ...]:
+def _build_modules(step: Step, fold: FoldOptions) -> tuple[tuple[str, FoldedText], ...]:
     """Return the modules of a step whose text is not part of its content."""
     parts = ((name, text) for name, text in step.modules.items() if text and text not in step.content)
-    return tuple((name, build_text_view(f"modules.{name}", text, (), fold)) for name, text in parts)
+    return tuple((name, fold_text(f"modules.{name}", text, (), fold)) for name, text in parts)
 
 
 def compute_seconds(step: Step) -> float | None:

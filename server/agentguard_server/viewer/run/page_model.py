@@ -14,10 +14,10 @@ from agentguard_server.viewer.run.conversation import TurnContext, TurnView, bui
 from agentguard_server.viewer.run.effect_ledger import EffectEntry, build_ledger
 from agentguard_server.viewer.run.error_propagation import ErrorPropagation, ValueTrace, trace_propagation
 from agentguard_server.viewer.run.finding_table import ScoredFinding, group_findings, score_finding
+from agentguard_server.viewer.run.folded_text import FoldOptions
 from agentguard_server.viewer.run.header import RunHeader, build_header
 from agentguard_server.viewer.run.highlights import QuoteIndex
 from agentguard_server.viewer.run.outline import OutlineRow, build_outline_row
-from agentguard_server.viewer.run.text_view import FoldOptions
 from agentguard_server.viewer.run.timeline import Axis, Badge, LaneSource, Timeline, build_timeline
 
 

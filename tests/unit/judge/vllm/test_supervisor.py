@@ -32,7 +32,7 @@ class World:
     pid: int | None = 7
     boots_s: float = 3.0
     beats: bool = True
-    canary: ProbeResult = GOOD
+    probe: ProbeResult = GOOD
     starts: list[float] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     ends_s: float = 1.0
@@ -64,7 +64,7 @@ class World:
         return self.is_alive and self.beats and self.now - self.starts[-1] >= self.boots_s
 
     def ask(self) -> ProbeResult:
-        return self.canary
+        return self.probe
 
     def read_progress(self) -> float | None:
         if self.progress is not None:
@@ -104,7 +104,7 @@ def phases(seen: list[ServerStatus]) -> list[str]:
     return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
 
 
-def test_server_is_ready_after_canary_and_drained_at_the_end() -> None:
+def test_server_is_ready_after_probe_and_drained_at_the_end() -> None:
     world = World()
     last, seen = watch(world, {})
     assert phases(seen) == ["starting", "ready", "draining", "stopped"]
@@ -112,7 +112,7 @@ def test_server_is_ready_after_canary_and_drained_at_the_end() -> None:
     assert world.events == ["stopped"]
     ready = next(state for state in seen if state.phase is ServerPhase.READY)
     assert ready.pid == 7
-    assert ready.canary["right"] == 3
+    assert ready.probe["right"] == 3
 
 
 def test_dead_server_is_restarted() -> None:
@@ -135,19 +135,19 @@ def test_one_missed_heartbeat_does_not_restart() -> None:
     assert len(world.starts) == 1
 
 
-def test_hang_visible_only_to_canary_is_restarted() -> None:
+def test_hang_visible_only_to_probe_is_restarted() -> None:
     world = World()
 
     def hang() -> None:
-        world.canary = ProbeResult(fault="timeout")
+        world.probe = ProbeResult(fault="timeout")
 
     def mend() -> None:
-        world.canary = GOOD
+        world.probe = GOOD
 
     _, seen = watch(world, {50: hang, 80: mend})
     assert "suspect" in phases(seen)
     assert len(world.starts) == 2
-    assert any("canary was not answered: timeout" in state.reason for state in seen)
+    assert any("probe was not answered: timeout" in state.reason for state in seen)
     assert seen[-1].phase is ServerPhase.STOPPED
 
 
@@ -155,9 +155,9 @@ def test_corruption_is_detected_against_the_first_answers() -> None:
     world = World()
 
     def corrupt() -> None:
-        world.canary = ProbeResult(probabilities=(0.5, 0.5, 0.5), correct_count=1)
+        world.probe = ProbeResult(probabilities=(0.5, 0.5, 0.5), correct_count=1)
 
-    _, seen = watch(world, {50: corrupt, 90: lambda: setattr(world, "canary", GOOD)}, until=300)
+    _, seen = watch(world, {50: corrupt, 90: lambda: setattr(world, "probe", GOOD)}, until=300)
     assert any("answers differ from those after its start" in state.reason for state in seen)
     assert seen[-3].phase is ServerPhase.READY
 
@@ -166,7 +166,7 @@ def test_small_drift_is_tolerated() -> None:
     world = World()
     watch(
         world,
-        {50: lambda: setattr(world, "canary", ProbeResult(probabilities=(0.8, 0.15, 0.25), correct_count=3))},
+        {50: lambda: setattr(world, "probe", ProbeResult(probabilities=(0.8, 0.15, 0.25), correct_count=3))},
     )
     assert len(world.starts) == 1
 
@@ -204,28 +204,28 @@ def test_missing_program_is_an_error() -> None:
         watch(Absent(), {})
 
 
-def test_server_without_canary_answer_fails_with_the_reason() -> None:
-    last, _ = watch(World(canary=ProbeResult(fault="no_model")), {}, until=10_000)
+def test_server_without_probe_answer_fails_with_the_reason() -> None:
+    last, _ = watch(World(probe=ProbeResult(fault="no_model")), {}, until=10_000)
     assert last.phase is ServerPhase.GIVEN_UP
-    assert "the canary was not answered: no_model" in last.reason
+    assert "the known-answer probe was not answered: no_model" in last.reason
 
 
-def fail_canary(world: World) -> Callable[[], None]:
-    return lambda: setattr(world, "canary", ProbeResult(fault="busy"))
+def fail_probe(world: World) -> Callable[[], None]:
+    return lambda: setattr(world, "probe", ProbeResult(fault="busy"))
 
 
 def test_busy_server_is_alive_while_its_engine_works() -> None:
     world = World(progress=0.0, progress_each_read=100.0)
-    last, seen = watch(world, {50: fail_canary(world)}, until=400)
+    last, seen = watch(world, {50: fail_probe(world)}, until=400)
     assert len(world.starts) == 1
     assert last.phase is ServerPhase.STOPPED
     assert "suspect" not in phases(seen)
-    assert any(state.reason == "busy: the canary was not answered: busy" for state in seen)
+    assert any(state.reason == "busy: the known-answer probe was not answered: busy" for state in seen)
 
 
 def test_server_whose_engine_step_takes_longer_than_the_heartbeats_is_alive() -> None:
     world = World(progress=0.0, progress_each_read=100.0)
-    slow = {50.0: lambda: (fail_canary(world)(), setattr(world, "beats", False), pause(world))}
+    slow = {50.0: lambda: (fail_probe(world)(), setattr(world, "beats", False), pause(world))}
     events = slow | {70.0: lambda: (setattr(world, "beats", True), setattr(world, "progress_each_read", 1.0))}
     _, seen = watch(world, events, until=100)
     assert len(world.starts) == 1
@@ -247,14 +247,14 @@ def pause(world: World) -> None:
 
 def test_idle_reason_is_cleared_after_a_busy_phase() -> None:
     world = World(progress=0.0, progress_each_read=100.0)
-    events = {50.0: fail_canary(world), 100.0: lambda: setattr(world, "canary", GOOD)}
+    events = {50.0: fail_probe(world), 100.0: lambda: setattr(world, "probe", GOOD)}
     _, seen = watch(world, events)
     assert seen[-3].reason == ""
 
 
 def test_server_without_progress_and_answer_is_drained_and_restarted() -> None:
     world = World(progress=5.0)
-    _, seen = watch(world, {50: fail_canary(world), 80: lambda: setattr(world, "canary", GOOD)})
+    _, seen = watch(world, {50: fail_probe(world), 80: lambda: setattr(world, "probe", GOOD)})
     assert len(world.starts) == 2
     assert world.events[0] == "stopped", "a server that answers completes its requests"
     assert "draining" in phases(seen)
@@ -269,7 +269,7 @@ def test_server_without_heartbeat_is_killed_at_once() -> None:
 def test_wrong_answers_of_a_busy_server_are_no_excuse() -> None:
     world = World(progress=0.0, progress_each_read=100.0)
     wrong = ProbeResult(probabilities=(0.5, 0.5, 0.5), correct_count=1)
-    _, seen = watch(world, {50: lambda: setattr(world, "canary", wrong)}, until=120)
+    _, seen = watch(world, {50: lambda: setattr(world, "probe", wrong)}, until=120)
     assert len(world.starts) > 1
     assert any("answers differ from those after its start" in state.reason for state in seen)
 

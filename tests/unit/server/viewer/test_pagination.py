@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from agentguard_server.viewer.pagination import build_query, format_day, paginate
+from agentguard_server.viewer.formatting import format_day
+from agentguard_server.viewer.pagination import build_query, paginate
 
 
 @pytest.mark.parametrize(

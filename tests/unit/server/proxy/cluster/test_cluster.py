@@ -13,7 +13,7 @@ from agentguard_server.proxy.cluster.services import ClusterServices
 from agentguard_server.proxy.cluster.session_store import SharedConversationStore
 from agentguard_server.proxy.config.schema import ClusterOptions
 
-from agentguard.backends.health.hints import MAX_HINT_S, Hint
+from agentguard.backends.health.peer_hints import MAX_HINT_S, Hint
 from agentguard.errors import ConfigError
 from agentguard.store import Store
 from agentguard.store.db.rows import HealthHintRow, SessionRow

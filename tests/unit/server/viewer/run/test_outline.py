@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.run.agent_graph import MAX_NODES, build_agent_graph
+from agentguard_server.viewer.run.agent_lanes import MAX_ROWS, LaneChart, build_lanes
 from agentguard_server.viewer.run.branches import build_branches
-from agentguard_server.viewer.run.lanes import MAX_ROWS, LaneChart, build_lanes
 from agentguard_server.viewer.run.outline import OUTLINE_ROWS, Outline, build_outline
 from agentguard_server.viewer.run.timeline import (
     MAX_AGENT_ROWS,

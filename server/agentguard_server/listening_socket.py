@@ -1,20 +1,13 @@
-"""Server of the viewer on uvicorn; it stops at once although pages hold event streams open."""
+"""Listening sockets of the commands, and their URLs."""
 
 from __future__ import annotations
 
 import errno
-import signal
 import socket
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any, Final
-
-import uvicorn
+from typing import Final
 
 from agentguard.errors import ConfigError
 
-_SHUTDOWN_TIMEOUT_S: Final = 1
 _BACKLOG: Final = 128
 
 
@@ -55,54 +48,6 @@ def build_url(listening: socket.socket, host: str, *, scheme: str = "http") -> s
     if host_name in ("0.0.0.0", "::"):  # noqa: S104  clients cannot connect to the wildcard address
         host_name = socket.gethostname()
     return f"{scheme}://[{host_name}]:{port}" if ":" in host_name else f"{scheme}://{host_name}:{port}"
-
-
-class ViewerServer(uvicorn.Server):
-    """Server with callbacks for its start and its shutdown.
-
-    Args:
-        app: ASGI application.
-        on_ready: called when the server accepts requests.
-        on_shutdown: called in the event loop's thread when the shutdown begins.
-    """
-
-    def __init__(self, app: Any, *, on_ready: Callable[[], None], on_shutdown: Callable[[], None]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                log_level="warning",
-                server_header=False,
-                date_header=True,
-                proxy_headers=False,
-                timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
-                timeout_keep_alive=30,
-                limit_concurrency=256,
-                ws="none",
-                lifespan="off",
-            )
-        )
-        self._on_ready, self._on_shutdown = on_ready, on_shutdown
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept requests."""
-        await super().startup(sockets=sockets)
-        self._on_ready()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown; the callback closes event streams, which would delay it."""
-        self._on_shutdown()
-        super().handle_exit(sig, frame)
-
-    def serve_on(self, listening: socket.socket) -> None:
-        """Serve until a signal arrives."""
-        # uvicorn raises the signal again after the shutdown; the command must then exit without an error.
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        try:
-            self.run(sockets=[listening])
-        except KeyboardInterrupt:
-            pass
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
 
 def _describe_bind_error(error: OSError, host: str, port: int) -> str:

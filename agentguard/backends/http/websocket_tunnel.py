@@ -1,4 +1,4 @@
-"""Tunnel to an endpoint: a connection that switches from HTTP to WebSocket (RFC 9110, 7.8; RFC 6455)."""
+"""WebSocket tunnel to an endpoint: a connection switched from HTTP to WebSocket (RFC 9110, 7.8; RFC 6455)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\
 _UPGRADE_LINES: Final = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
-class Tunnel:
+class WebSocketTunnel:
     """Bytes in both directions, after the endpoint has accepted the switch.
 
     Args:
@@ -47,7 +47,7 @@ class Tunnel:
         self._writer.close()
 
 
-async def open_tunnel(
+async def open_websocket_tunnel(
     head: bytes,
     origin: UpstreamOrigin,
     egress: EgressPolicy,
@@ -88,7 +88,7 @@ async def open_tunnel(
         _abort(writer)
         raise
     if response.status == 101:
-        response.tunnel = Tunnel(reader, writer)
+        response.tunnel = WebSocketTunnel(reader, writer)
         return response
     _abort(writer)
     if response.status < 400:

@@ -21,7 +21,7 @@ class _CacheEntry:
     steps: int
 
 
-class ViewCache:
+class RunPageCache:
     """Thread-safe LRU cache of page models; an entry is valid until its run changes.
 
     Args:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 from agentguard_server.viewer.escaping import escape_text, reveal_hidden_characters, to_single_line
+from agentguard_server.viewer.run.folded_text import FoldOptions, fold_text, is_json, segment_json
 from agentguard_server.viewer.run.highlights import Quote, QuoteIndex
-from agentguard_server.viewer.run.text_view import FoldOptions, build_text_view, is_json, segment_json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,7 +76,7 @@ def test_json_layout_changes_only_white_space(value: object, indent: int | None,
     "text", ['{"a": 1', "[" * 100_000 + "]" * 100_000, '"\\"' * 20_000, "{}", "hello", "[1}"]
 )
 def test_invalid_json_is_shown_as_text(text: str) -> None:
-    laid = build_text_view("observations[0]", text, (), FoldOptions(max_chars=2**62, closed=False))
+    laid = fold_text("observations[0]", text, (), FoldOptions(max_chars=2**62, closed=False))
     html = "".join(str(piece.html) for piece in laid.pieces)
     assert squashed(Page(html).text) == squashed(text)
 
@@ -88,7 +88,7 @@ def test_overlapping_marks_lose_no_text(text: str, spans: list[tuple[int, int]])
         for n, (a, b) in enumerate(spans)
         if min(a, b) < max(a, b) <= len(text)
     ]
-    laid = build_text_view("content", text, quotes)
+    laid = fold_text("content", text, quotes)
     page = Page("".join(str(piece.html) for piece in laid.pieces))
     assert squashed(page.text) == as_shown(text)
     assert sorted(page.ids) == sorted(one.anchor for one in quotes)
@@ -99,7 +99,7 @@ def test_quote_in_json_keeps_its_place_in_any_layout(value: dict[str, object], d
     text = json.dumps(value, indent=data.draw(st.sampled_from([None, 2])))
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
-    laid = build_text_view("tool_calls[0]", text, [quote(start, end, text)], call=data.draw(st.booleans()))
+    laid = fold_text("tool_calls[0]", text, [quote(start, end, text)], call=data.draw(st.booleans()))
     read = Page("".join(str(piece.html) for piece in laid.pieces))
     assert read.ids == ["q1"]
     marks = [given for tag, given in read.elements if tag == "mark"]
@@ -108,13 +108,13 @@ def test_quote_in_json_keeps_its_place_in_any_layout(value: dict[str, object], d
 
 def test_quote_of_omitted_last_brace_is_marked() -> None:
     text = json.dumps({"city": "x" * 60, "street": "y" * 60})
-    laid = build_text_view("tool_calls[0]", text, [quote(len(text) - 1, len(text), text)], call=True)
+    laid = fold_text("tool_calls[0]", text, [quote(len(text) - 1, len(text), text)], call=True)
     assert Page("".join(str(piece.html) for piece in laid.pieces)).ids == ["q1"]
 
 
 def test_two_overlapping_quotes_give_three_marks() -> None:
     text = "The price is 37.5 euros, I am sure."
-    laid = build_text_view("content", text, [quote(4, 17, text, chief=True), quote(13, 34, text, number=2)])
+    laid = fold_text("content", text, [quote(4, 17, text, chief=True), quote(13, 34, text, number=2)])
     marks = [given for tag, given in Page(str(laid.pieces[0].html)).elements if tag == "mark"]
     assert [(one["data-q"], one["class"]) for one in marks] == [
         ("", "q chief"), ("1", "q chief twice"), ("2", "q")
@@ -124,7 +124,7 @@ def test_two_overlapping_quotes_give_three_marks() -> None:
 def test_long_text_is_folded_outside_quotes() -> None:
     text = "word " * 4_000
     at = 10_000
-    laid = build_text_view("content", text, [quote(at, at + 9, text)])
+    laid = fold_text("content", text, [quote(at, at + 9, text)])
     assert [piece.folded for piece in laid.pieces] == [False, True, False, True]
     assert 'id="q1"' in str(laid.pieces[2].html)
     assert sum(piece.length for piece in laid.pieces) == len(text)
@@ -133,17 +133,17 @@ def test_long_text_is_folded_outside_quotes() -> None:
 
 def test_page_truncates_very_long_text_and_file_is_complete() -> None:
     text = "x" * 1_000_000
-    laid = build_text_view("observations[0]", text)
+    laid = fold_text("observations[0]", text)
     assert laid.cut
     assert sum(len(piece.html) for piece in laid.pieces) < 30_000
-    whole = build_text_view("observations[0]", text, (), FoldOptions(max_chars=2**62))
+    whole = fold_text("observations[0]", text, (), FoldOptions(max_chars=2**62))
     assert sum(len(piece.html) for piece in whole.pieces) == len(text)
 
 
 def test_quotes_in_code_block_keep_their_place() -> None:
     text = "Look:\n```python\nx = 1\n```\nDone."
     start = text.index("x = 1")
-    html = str(build_text_view("content", text, [quote(start, start + 5, text)]).pieces[0].html)
+    html = str(fold_text("content", text, [quote(start, start + 5, text)]).pieces[0].html)
     assert '<span class="code">' in html
     assert ">x = 1</mark>" in html
 

@@ -15,8 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentguard.batch import BatchReport, build_batch_report, compute_table_version, render_batch_parts
 from agentguard.errors import AgentGuardError
-from agentguard_server.viewer.pagination import json_response
-from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.renderer import get_renderer, render_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +108,14 @@ def _render_page(request: Request) -> Response:
 
 
 def _render_list_json(request: Request) -> Response:
-    return json_response({"batches": [_encode(one) for one in _get_batch_folders(request).list_folders()]})
+    return render_json({"batches": [_encode(one) for one in _get_batch_folders(request).list_folders()]})
 
 
 def _render_batch_json(request: Request) -> Response:
     found = _get_batch_folders(request).find_folder(request.path_params["id"])
     if found is None:
-        return json_response({"error": "there is no such batch job"}, status=404)
-    return json_response(_encode(found))
+        return render_json({"error": "there is no such batch job"}, status=404)
+    return render_json(_encode(found))
 
 
 def _encode(one: BatchFolder) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from agentguard.errors import EvaluationError
 from agentguard.evals.comparison import CorrectSide, Criterion, EvaluationComparison, compare_evaluations
 from agentguard.html_report.page import format_percent
 from agentguard_server.viewer.data.evaluation_files import MethodSelection
+from agentguard_server.viewer.formatting import format_day
 from agentguard_server.viewer.pages.evals import find_stored_cases, get_evaluation_files
-from agentguard_server.viewer.pagination import build_query, format_day, json_response, paginate
-from agentguard_server.viewer.renderer import get_renderer
+from agentguard_server.viewer.pagination import build_query, paginate
+from agentguard_server.viewer.renderer import get_renderer, render_json
 
 _PAGE: Final = 100
 SIDE_LABELS: Final[Mapping[CorrectSide, str]] = {
@@ -98,7 +99,7 @@ def _describe_difference(held: EvaluationComparison) -> dict[str, str]:
 def _render_json(request: Request) -> Response:
     comparison_request = _parse_request(request)
     if isinstance(comparison_request, str):
-        return json_response({"error": comparison_request}, status=404)
+        return render_json({"error": comparison_request}, status=404)
     a, b, comparison = comparison_request
     pairs: list[dict[str, Any]] = [
         {
@@ -110,7 +111,7 @@ def _render_json(request: Request) -> Response:
         }
         for pair in comparison.pairs
     ]
-    return json_response(
+    return render_json(
         {
             "a": a.ref,
             "b": b.ref,

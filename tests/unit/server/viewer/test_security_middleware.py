@@ -4,13 +4,13 @@ import http.client
 import re
 
 import pytest
-from agentguard_server.security_middleware import (
+from agentguard_server.viewer.app import build_app
+from agentguard_server.viewer.security_middleware import (
     CONTENT_SECURITY_POLICY,
     MAX_BODY_BYTES,
     MAX_TARGET_BYTES,
     _host_name,
 )
-from agentguard_server.viewer.app import build_app
 from agentguard_server.viewer.settings import ViewerSettings
 from hypothesis import given, settings
 from hypothesis import strategies as st

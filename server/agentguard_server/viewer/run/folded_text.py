@@ -185,7 +185,7 @@ class TextPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextView:
+class FoldedText:
     """Text of a step for display.
 
     Attributes:
@@ -219,14 +219,14 @@ class FoldOptions:
     closed: bool = True
 
 
-def build_text_view(
+def fold_text(
     field: str,
     text: str,
     quotes: Sequence[Quote] = (),
     fold: FoldOptions | None = None,
     *,
     call: bool = False,
-) -> TextView:
+) -> FoldedText:
     """Build the view of a text.
 
     Args:
@@ -244,7 +244,7 @@ def build_text_view(
         html.build_piece(start, end, folded, rules) for start, end, folded in _split_stretches(text, quotes)
     )
     mono = structured or call or _is_log(text)
-    return TextView(field=field, pieces=pieces, mono=mono, length=len(text))
+    return FoldedText(field=field, pieces=pieces, mono=mono, length=len(text))
 
 
 def _split_stretches(text: str, quotes: Sequence[Quote]) -> list[tuple[int, int, bool]]:
