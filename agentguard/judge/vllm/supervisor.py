@@ -1,7 +1,7 @@
 """Supervisor of a model server: start, health checks, restart and drain.
 
-Two health checks (Wang 2024): a heartbeat shows that the process answers; a known-answer probe
-shows that its answers are right.
+Two health checks (Wang 2024): a heartbeat shows that the process answers; a known-answer probe shows that its
+answers are right.
 
 - A busy server is alive: an unanswered check does not count if the counters of its engine have grown within
   ``stall_timeout_s``.
