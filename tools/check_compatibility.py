@@ -35,13 +35,13 @@ class Framework:
         extra: the extra whose requirements have the floors.
         packages: the packages of the extra whose versions vary.
         tests: arguments of pytest.
-        worlds: names of the framework in the contract suite.
+        drivers: names of the framework in the contract suite.
     """
 
     extra: str
     packages: tuple[str, ...]
     tests: tuple[str, ...]
-    worlds: str
+    drivers: str
 
     def list_requirements(self) -> list[str]:
         """Return the requirements of the packages."""
@@ -54,7 +54,7 @@ FRAMEWORKS = {
         extra="langchain",
         packages=("langchain", "langgraph"),
         tests=("test_langchain.py", "test_langchain_pitfalls.py", "test_langgraph.py"),
-        worlds="langchain or langgraph",
+        drivers="langchain or langgraph",
     ),
     "openai": Framework(
         extra="chat",
@@ -65,25 +65,25 @@ FRAMEWORKS = {
             "test_openai_stream.py",
             "test_openai_responses.py",
         ),
-        worlds="openai or openai_async",
+        drivers="openai or openai_async",
     ),
     "openai-agents": Framework(
         extra="openai-agents",
         packages=("openai-agents",),
         tests=("test_openai_agents.py", "test_openai_agents_pitfalls.py", "test_openai_agents_stream.py"),
-        worlds="openai_agents",
+        drivers="openai_agents",
     ),
     "pydantic-ai": Framework(
         extra="pydantic-ai",
         packages=("pydantic-ai-slim",),
         tests=("test_pydantic_ai.py", "test_pydantic_ai_pitfalls.py"),
-        worlds="pydantic_ai",
+        drivers="pydantic_ai",
     ),
     "smolagents": Framework(
         extra="smolagents",
         packages=("smolagents",),
         tests=("test_smolagents.py",),
-        worlds="smolagents or smolagents_stream",
+        drivers="smolagents or smolagents_stream",
     ),
 }
 
@@ -117,7 +117,7 @@ def check_framework(framework: Framework, bound: str) -> tuple[str, str]:
 def run_tests(python: str, framework: Framework) -> str:
     """Return the last line of pytest over the contract suite and the unit tests, or the failed tests."""
     base = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120"]
-    contract = [*base, "tests/contract/test_integrations.py", "-k", framework.worlds]
+    contract = [*base, "tests/contract/test_integrations.py", "-k", framework.drivers]
     unit = [*base, *(f"tests/unit/integrations/{name}" for name in framework.tests)]
     results = []
     for command in (contract, unit):

@@ -20,7 +20,7 @@ from agentguard.chaos.model_exchange import ModelExchange, find_adapter
 from agentguard.errors import AgentGuardError, ConfigError, FormatError, MissingExtra
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import BranchStep, ConversationBranch, Item
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 try:
@@ -70,7 +70,7 @@ class ProgramAgent:
         assert isinstance(binding, InjectionBinding)
         traffic = ProgramTraffic(binding)
         with ExitStack() as stack:
-            upstream = self._upstream or stack.enter_context(FaultBackend()).url
+            upstream = self._upstream or stack.enter_context(FakeBackend()).url
             url = stack.enter_context(serve_traffic(traffic, upstream, port=self._port))
             self._run(url)
         return traffic.build_trajectory(binding.run_id)

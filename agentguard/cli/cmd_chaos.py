@@ -24,7 +24,7 @@ from agentguard.cli.terminal_text import build_console
 if TYPE_CHECKING:
     from agentguard.chaos import CampaignReport
     from agentguard.chaos.causality import StitchingResult
-    from agentguard.testing.fake_backend import FaultBackend, RecordedRequest
+    from agentguard.testing.fake_backend import FakeBackend, RecordedRequest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 _POLL_INTERVAL_S = 0.2
@@ -182,7 +182,7 @@ def _list_options(fault_type: type[Any]) -> dict[str, Any]:
     }
 
 
-def _print_requests(backend: FaultBackend, ended: threading.Event, *, json: bool) -> None:
+def _print_requests(backend: FakeBackend, ended: threading.Event, *, json: bool) -> None:
     """Print each completed request, in the order of arrival."""
     printed_count = 0
     while not ended.wait(_POLL_INTERVAL_S):

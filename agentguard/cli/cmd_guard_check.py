@@ -13,7 +13,7 @@ from agentguard.plugins import import_function
 if TYPE_CHECKING:
     from agentguard.testing.guard_check import GuardCheckReport
 
-OWN_LOOP = "agentguard.testing.guard_check.own_loop:run_own_loop"
+OWN_LOOP = "agentguard.testing.guard_check.loop_driver:run_loop_agent"
 """Agent loop of agentguard."""
 
 
@@ -23,10 +23,11 @@ def register(app: typer.Typer) -> None:
 
 
 def check_guard(
-    world: Annotated[
+    driver: Annotated[
         str,
         typer.Argument(
-            help="MODULE:FUNCTION that runs an agent under a guard; by default agentguard's own loop.",
+            metavar="[MODULE:FUNCTION]",
+            help="Agent driver: a function that runs an agent under a guard; by default agentguard's loop.",
         ),
     ] = OWN_LOOP,
     policy: Annotated[Path | None, typer.Option(help="Policy of the guard; by default the defaults.")] = None,
@@ -39,10 +40,10 @@ def check_guard(
     """
     from agentguard.config.policy import Policy
     from agentguard.guard import Guard
-    from agentguard.testing.guard_check import build_scenarios, check_world, run_guard_check
+    from agentguard.testing.guard_check import build_scenarios, check_driver, run_guard_check
 
-    function = import_function(world, default="world")
-    check_world(function)
+    function = import_function(driver, default="driver")
+    check_driver(function)
     settings = None if policy is None else Policy.load(policy)
     report = run_guard_check(
         function,

@@ -34,8 +34,12 @@ def register(app: typer.Typer) -> None:
 
 
 def run_pilot(
-    world: Annotated[
-        str, typer.Argument(help="MODULE:FUNCTION that runs a scripted agent under a guard.")
+    driver: Annotated[
+        str,
+        typer.Argument(
+            metavar="[MODULE:FUNCTION]",
+            help="Agent driver: a function that runs a scripted agent under a guard.",
+        ),
     ] = OWN_LOOP,
     without: Annotated[
         list[Path] | None,
@@ -80,7 +84,7 @@ def run_pilot(
         scenarios = build_scenarios()[::every]
         message = f"running {len(scenarios)} scenarios with each strategy (use --every for fewer) …"
         with Console(stderr=True).status(message):
-            report = run_scripted_pilot(import_function(world, default="world"), scenarios, settings)
+            report = run_scripted_pilot(import_function(driver, default="driver"), scenarios, settings)
     proposal = propose_policy(report, settings)
     if output is not None:
         output.write_text(format_policy(proposal, report), encoding="utf-8")

@@ -28,8 +28,8 @@ _INTEGRATIONS: Registry[Callable[..., Any]] = Registry(
         "pydantic_ai": "agentguard.integrations.pydantic_ai.capability:GuardCapability",
         "smolagents": "agentguard.integrations.smolagents.agent:build_guarded_agent",
         "openai_agents": "agentguard.integrations.openai_agents.runner:GuardedRunner",
-        "openai": "agentguard.integrations.openai.transport:GuardTransport",
-        "openai_async": "agentguard.integrations.openai.transport:AsyncGuardTransport",
+        "openai": "agentguard.integrations.openai.httpx2_transport:GuardTransport",
+        "openai_async": "agentguard.integrations.openai.httpx2_transport:AsyncGuardTransport",
         "openai_httpx": "agentguard.integrations.openai.httpx_transport:HttpxGuardTransport",
         "openai_httpx_async": "agentguard.integrations.openai.httpx_transport:AsyncHttpxGuardTransport",
     },
@@ -59,7 +59,7 @@ class IntegrationMethods:
         return self.integrate("langgraph_tools", tools, **options)
 
     def transport(self, **options: Any) -> Any:
-        """Return a client transport; see `agentguard.integrations.openai.transport.GuardTransport`."""
+        """Return a client transport; see `agentguard.integrations.openai.httpx2_transport.GuardTransport`."""
         return self.integrate("openai", **options)
 
     def atransport(self, **options: Any) -> Any:

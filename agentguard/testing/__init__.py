@@ -1,4 +1,4 @@
-"""Environments, scripted agents and contract suites, for the tests of agentguard and of its users."""
+"""Test support for agentguard and its users: fake backend, contract suites, guard check and virtual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual time: asyncio programs that wait for minutes run in milliseconds, and deterministically.
+"""Virtual time: asyncio programs that wait for minutes run in milliseconds, deterministically.
 
 >>> import asyncio
 >>> clock = VirtualClock()
@@ -37,8 +37,14 @@ class VirtualClock:
     """Clock that stops while a program computes, and jumps to the next timer when the program waits.
 
     It implements `Clock` of agentguard.resilience and is the time of the loop that `run` creates. Therefore
-    asyncio's own sleeps and timeouts are virtual too. The clock works in one thread. Sockets work; the loop
-    polls them before each jump. While a thread of the loop's executor works, the loop waits in real time.
+    asyncio's own sleeps and timeouts are virtual too.
+
+    - The clock is not thread-safe.
+    - The loop polls sockets before each jump.
+    - While a thread of the loop's executor runs, the loop waits in real time.
+
+    Args:
+        start: initial time in seconds.
     """
 
     def __init__(self, start: float = 0.0) -> None:
@@ -53,13 +59,13 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Advance the time, in tests of code that does not wait. Raises ValueError for a negative value."""
+        """Advance the time, for code that does not wait. Raises ValueError if ``seconds`` is negative."""
         if not seconds >= 0:
-            raise ValueError(f"virtual time cannot go back: {seconds}")
+            raise ValueError(f"seconds must be 0 or more, not {seconds}")
         self._now += seconds
 
     def run(self, main: Coroutine[Any, Any, T], *, allow_leaks: bool = False) -> T:
-        """Run a program to its end in a loop whose time is this clock.
+        """Run a coroutine in a new event loop with the time of this clock, and return its result.
 
         Raises:
             Deadlock: all tasks wait and no timer is set.
@@ -108,12 +114,12 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         if self.thread_count and (timeout is None or timeout > 0):
-            return self._real.select(None)  # the end of the thread wakes the loop
+            return self._real.select(None)  # the end of a thread wakes the loop
         ready = self._real.select(0)
         if not ready and timeout is None:
             # More than the loop's own pipe, or a thread of another library: data may be in transit.
             is_waiting = len(self._real.get_map()) > 1 or threading.active_count() > 1
-            # A thread may have woken the loop and ended since the first look, so look again in any case.
+            # Poll again: since the first poll, a thread may have woken the loop and ended.
             ready = self._real.select(_LOOPBACK_GRACE_S if is_waiting else 0)
             if not ready:
                 raise Deadlock("all tasks wait, and there is no timer")

@@ -12,22 +12,22 @@ from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from tests.contract.candidate_worlds import AWAITS, RUNS_TOOLS, WORLDS, ContractRun
+from tests.contract.candidate_drivers import AWAITS, DRIVERS, RUNS_TOOLS, ContractRun
 
-every = pytest.mark.parametrize("world", WORLDS)
-runs_tools = pytest.mark.parametrize("world", RUNS_TOOLS)
+every = pytest.mark.parametrize("driver", DRIVERS)
+runs_tools = pytest.mark.parametrize("driver", RUNS_TOOLS)
 NINE, FOUR = ("book", {"seat": 9}), ("book", {"seat": 4})
 FIND, DONE = ("find", {"where": "aisle"}), "Seat 4 is booked."
 
 
-def play(world: str, answers: Any, *, finds: Any = (), **parts: Any) -> ContractRun:
+def play(driver: str, answers: Any, *, finds: Any = (), **parts: Any) -> ContractRun:
     script = answers if isinstance(answers, dict) else {"own": answers}
     played = ContractRun({name: list(given) for name, given in script.items()}, find_results=list(finds))
     recover = RecoveryPolicy(**{"on_fail": "hint", **parts.pop("recover", {})})
     guard = Guard(recover=recover, **{"localizer": Nothing(), **parts})
     guard.tool(effect="write")(played.book)
     guard.tool(effect="read")(played.find)
-    WORLDS[world](guard, played)
+    DRIVERS[driver](guard, played)
     return played
 
 
@@ -54,8 +54,8 @@ def told(played: ContractRun, at: int = -1) -> str:
 
 
 @every
-def test_outvoted_call_is_never_executed(world: str) -> None:
-    played = play(world, [NINE, FOUR, FOUR, DONE], recover={"redundancy": SelectiveRedundancy()})
+def test_outvoted_call_is_never_executed(driver: str) -> None:
+    played = play(driver, [NINE, FOUR, FOUR, DONE], recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
     assert played.answer.strip() == DONE
     assert len(played.requests) == 4
@@ -74,17 +74,17 @@ def test_outvoted_call_is_never_executed(world: str) -> None:
 
 
 @every
-def test_only_protected_turns_are_sampled_until_decided(world: str) -> None:
-    played = play(world, [FIND, FOUR, FOUR, DONE], recover={"redundancy": SelectiveRedundancy()})
+def test_only_protected_turns_are_sampled_until_decided(driver: str) -> None:
+    played = play(driver, [FIND, FOUR, FOUR, DONE], recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
     assert len(played.requests) == 4, "the find and the end are asked for once, the booking twice"
     assert played.session.recoveries[0].cost["calls"] == 1
 
 
 @every
-def test_missing_agreement_escalates(world: str) -> None:
+def test_missing_agreement_escalates(driver: str) -> None:
     answers = [("book", {"seat": 1}), ("book", {"seat": 2}), ("book", {"seat": 3}), FOUR, FOUR, DONE]
-    played = play(world, answers, recover={"redundancy": SelectiveRedundancy()})
+    played = play(driver, answers, recover={"redundancy": SelectiveRedundancy()})
     assert played.bookings == {4: 1}
     strategies = [one.plan.strategy for one in played.session.recoveries]
     assert strategies == ["vote", "reprompt", "vote"]
@@ -93,28 +93,28 @@ def test_missing_agreement_escalates(world: str) -> None:
 
 
 @every
-def test_other_models_vote_by_name(world: str) -> None:
+def test_other_models_vote_by_name(driver: str) -> None:
     answers = {"own": [NINE, DONE], "large": [FOUR], "other": [FOUR]}
-    played = play(world, answers, recover={"redundancy": SelectiveRedundancy(models=["large", "other"])})
+    played = play(driver, answers, recover={"redundancy": SelectiveRedundancy(models=["large", "other"])})
     assert played.bookings == {4: 1}
     assert models(played) == ["own", "large", "other", "own"]
     assert played.session.recoveries[0].plan.strategy == "n_version"
 
 
 @every
-def test_failed_model_has_no_vote(world: str) -> None:
+def test_failed_model_has_no_vote(driver: str) -> None:
     answers = {"own": [FOUR, DONE], "large": [ConnectionError("down")], "other": [FOUR]}
-    played = play(world, answers, recover={"redundancy": SelectiveRedundancy(models=["large", "other"])})
+    played = play(driver, answers, recover={"redundancy": SelectiveRedundancy(models=["large", "other"])})
     assert played.bookings == {4: 1}
     assert models(played) == ["own", "large", "other", "own"]
     assert len(played.session.failures) == 1
 
 
 @every
-def test_first_accepted_alternate_is_used(world: str) -> None:
+def test_first_accepted_alternate_is_used(driver: str) -> None:
     block = {"recovery_block": {"models": ["large", "other"], "prompts": ["Mind."], "temperatures": [0.5]}}
     answers = {"own": [("fly", {}), DONE], "large": [FOUR], "other": []}
-    played = play(world, answers, recover={"on_fail": block})
+    played = play(driver, answers, recover={"on_fail": block})
     assert played.bookings == {4: 1}
     assert models(played) == ["own", "large", "own"]
     alternate = played.requests[1]
@@ -123,21 +123,21 @@ def test_first_accepted_alternate_is_used(world: str) -> None:
 
 
 @every
-def test_custom_acceptance_test_judges_each_candidate(world: str) -> None:
+def test_custom_acceptance_test_judges_each_candidate(driver: str) -> None:
     def accept(run: Any) -> bool | str:
         return run.steps[-1].tool_calls[0].arguments["seat"] == 4 or "not the seat that was asked for"
 
     by = {"recovery_block": {"accept": accept, "tries": 3}}
-    played = play(world, [NINE, NINE, FOUR, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)})
+    played = play(driver, [NINE, NINE, FOUR, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)})
     assert played.bookings == {4: 1}
     assert len(played.requests) == 4
-    good = play(world, [FOUR, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)})
+    good = play(driver, [FOUR, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)})
     assert (good.bookings, len(good.requests), good.session.recoveries) == ({4: 1}, 2, [])
 
 
 @every
-def test_unambiguous_call_is_repaired_before_execution(world: str) -> None:
-    played = play(world, [("book", {"seat": "4"}), DONE], recover={"on_fail": ["roll_forward", "stop"]})
+def test_unambiguous_call_is_repaired_before_execution(driver: str) -> None:
+    played = play(driver, [("book", {"seat": "4"}), DONE], recover={"on_fail": ["roll_forward", "stop"]})
     assert played.bookings == {4: 1}
     assert len(played.requests) == 2, "no model call is spent"
     assert "was repaired" in told(played)
@@ -151,27 +151,27 @@ def test_unambiguous_call_is_repaired_before_execution(world: str) -> None:
 
 
 @every
-def test_tool_name_in_another_notation_is_repaired(world: str) -> None:
-    played = play(world, [("BOOK", {"Seat": 4}), DONE], recover={"on_fail": ["roll_forward", "stop"]})
+def test_tool_name_in_another_notation_is_repaired(driver: str) -> None:
+    played = play(driver, [("BOOK", {"Seat": 4}), DONE], recover={"on_fail": ["roll_forward", "stop"]})
     assert (played.bookings, len(played.requests)) == ({4: 1}, 2)
 
 
 @every
-def test_unrepairable_call_escalates(world: str) -> None:
+def test_unrepairable_call_escalates(driver: str) -> None:
     answers = [("fly", {"seat": 4}), FOUR, DONE]
-    played = play(world, answers, recover={"on_fail": ["roll_forward", "reprompt"]})
+    played = play(driver, answers, recover={"on_fail": ["roll_forward", "reprompt"]})
     assert played.bookings == {4: 1}
     assert [one.plan.strategy for one in played.session.recoveries] == ["reprompt"]
 
 
 @every
-def test_custom_repair_replaces_result(world: str) -> None:
+def test_custom_repair_replaces_result(driver: str) -> None:
     def repair(run: Any, held: Any) -> tuple[str, str] | None:
         return ("observations[0]", "seat 4 is free") if run.steps[held.step].observations else None
 
     none = "nothing found"
     played = play(
-        world,
+        driver,
         [FIND, FIND, FIND, FOUR, DONE],
         finds=[none, none, none],
         recover={"on_fail": "roll_forward"},
@@ -190,8 +190,8 @@ def test_custom_repair_replaces_result(world: str) -> None:
 
 @runs_tools
 @pytest.mark.parametrize("broken", ["Error: timed out", "", '{"rows": [1, 2', ConnectionError("reset")])
-def test_failed_read_is_retried_once(world: str, broken: Any) -> None:
-    played = play(world, [FIND, DONE], finds=[broken, "seat 4"], recover={"on_fail": "roll_forward"})
+def test_failed_read_is_retried_once(driver: str, broken: Any) -> None:
+    played = play(driver, [FIND, DONE], finds=[broken, "seat 4"], recover={"on_fail": "roll_forward"})
     assert played.find_count == 2
     assert played.requests[1].tool_results == ["seat 4"]
     assert "was called once more" in told(played)
@@ -203,19 +203,19 @@ def test_failed_read_is_retried_once(world: str, broken: Any) -> None:
 
 
 @runs_tools
-def test_read_is_not_attempted_a_third_time(world: str) -> None:
+def test_read_is_not_attempted_a_third_time(driver: str) -> None:
     failed = "Error: timed out"
-    played = play(world, [FIND, DONE], finds=[failed, failed, "seat 4"], recover={"on_fail": "roll_forward"})
+    played = play(driver, [FIND, DONE], finds=[failed, failed, "seat 4"], recover={"on_fail": "roll_forward"})
     assert played.find_count == 2
     assert played.requests[1].tool_results == [failed]
     assert [one.outcome for one in played.session.recoveries] == [RecoveryOutcome.REFUTED]
 
 
 @every
-def test_permanently_risky_agent_exhausts_budget(world: str) -> None:
+def test_permanently_risky_agent_exhausts_budget(driver: str) -> None:
     seats = [("book", {"seat": n}) for n in range(40)]
     played = play(
-        world,
+        driver,
         [*seats[:20], DONE],
         recover={"redundancy": SelectiveRedundancy(on_fail="vote"), "budget": RecoveryBudget(resamples=5)},
     )
@@ -224,21 +224,21 @@ def test_permanently_risky_agent_exhausts_budget(world: str) -> None:
     assert played.session.pending_turn.skipped_votes > 10
 
 
-@pytest.mark.parametrize("world", AWAITS)
-def test_awaited_candidates_are_requested_concurrently(world: str) -> None:
+@pytest.mark.parametrize("driver", AWAITS)
+def test_awaited_candidates_are_requested_concurrently(driver: str) -> None:
     by = {"vote": {"n": 5, "staged": False}}
     played = play(
-        world, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)}
+        driver, [FOUR, NINE, FOUR, FOUR, NINE, DONE], recover={"redundancy": SelectiveRedundancy(strategy=by)}
     )
     assert played.bookings == {4: 1}
     assert played.max_concurrent == 4
 
 
 @every
-def test_equivalent_candidates_agree(world: str) -> None:
+def test_equivalent_candidates_agree(driver: str) -> None:
     text = ("book", {"seat": "4"})
     played = play(
-        world,
+        driver,
         [NINE, text, FOUR, DONE],
         recover={"on_fail": "roll_forward", "redundancy": SelectiveRedundancy()},
     )

@@ -13,7 +13,7 @@ from agentguard.recover.effect_store import EffectState
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.testing.contracts.integrations import CHECKS, ContractRun
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
-from tests.contract.claude_agent_world import PREFIX, claude_agent_query, claude_agent_sdk
+from tests.contract.claude_agent_driver import PREFIX, claude_agent_query, claude_agent_sdk
 from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 
 pytest.importorskip("claude_agent_sdk")

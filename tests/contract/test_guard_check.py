@@ -6,7 +6,7 @@ import pytest
 
 from agentguard.guard import Guard
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
-from tests.contract.candidate_worlds import WORLDS
+from tests.contract.candidate_drivers import DRIVERS
 from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 
 _SCENARIOS = build_scenarios()
@@ -34,9 +34,9 @@ SAMPLE = (
 )
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_default_guard_breaks_no_scripted_run(world: str) -> None:
-    report = run_guard_check(WORLDS[world], SAMPLE, lambda: Guard(localizer="first_finding"))
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_default_guard_breaks_no_scripted_run(driver: str) -> None:
+    report = run_guard_check(DRIVERS[driver], SAMPLE, lambda: Guard(localizer="first_finding"))
     assert report.to_dict()["broken"] == []
     assert report.compute_call_growth() <= 0.05
     assert list_harmful_names(report) <= INSISTENT_NAMES

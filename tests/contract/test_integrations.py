@@ -16,14 +16,14 @@ from agentguard.testing.contracts.integrations import (
     ContractRun,
     FixedStepLocalizer,
 )
-from tests.contract.candidate_worlds import WORLDS
-from tests.contract.client_framework_worlds import CLIENT_FRAMEWORK_WORLDS
+from tests.contract.candidate_drivers import DRIVERS
+from tests.contract.client_framework_drivers import CLIENT_FRAMEWORK_DRIVERS
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("world", WORLDS)
-def test_built_in_integration_satisfies_the_contract(world: str, check: Any) -> None:
-    check(WORLDS[world])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_built_in_integration_satisfies_the_contract(driver: str, check: Any) -> None:
+    check(DRIVERS[driver])
 
 
 def unguarded(guard: Guard, played: ContractRun) -> None:
@@ -43,8 +43,8 @@ def test_contract_rejects_inactive_integration(check: Any) -> None:
         check(unguarded)
 
 
-def test_every_built_in_integration_has_a_world() -> None:
-    by_world = {
+def test_every_built_in_integration_has_a_driver() -> None:
+    by_driver = {
         "loop": "loop",
         "langchain": "langchain",
         "langgraph": "langgraph",
@@ -56,10 +56,10 @@ def test_every_built_in_integration_has_a_world() -> None:
         "chat_httpx": "openai_httpx",
         "achat_httpx": "openai_httpx_async",
     }
-    assert set(by_world) <= set(WORLDS)
+    assert set(by_driver) <= set(DRIVERS)
     in_own_environment = {"google_adk": "google.adk", "crewai": "crewai"}
-    assert set(in_own_environment.values()) <= set(CLIENT_FRAMEWORK_WORLDS)
-    rest = set(integration_registry().names()) - set(by_world.values()) - set(in_own_environment)
+    assert set(in_own_environment.values()) <= set(CLIENT_FRAMEWORK_DRIVERS)
+    rest = set(integration_registry().names()) - set(by_driver.values()) - set(in_own_environment)
     assert rest == {
         "langgraph_tools",  # part of langgraph
         "claude_agent_sdk",  # hooks; test_claude_agent_sdk.py
@@ -67,7 +67,7 @@ def test_every_built_in_integration_has_a_world() -> None:
     }
 
 
-def play_insistent_model(world: str, effect: str | None) -> tuple[ContractRun, str | None]:
+def play_insistent_model(driver: str, effect: str | None) -> tuple[ContractRun, str | None]:
     """Run a model that books a seat which the task does not name, whatever the guard answers."""
     played = ContractRun({"own": [*[("book", {"seat": 1234})] * 2, *["Seat 1234 is booked."] * 4]})
     guard = Guard(localizer=FixedStepLocalizer())
@@ -75,22 +75,22 @@ def play_insistent_model(world: str, effect: str | None) -> tuple[ContractRun, s
     if effect is not None:
         guard.tool(effect=effect)(played.book)
     try:
-        WORLDS[world](guard, played)
+        DRIVERS[driver](guard, played)
     except RunStopped as stop:
         return played, str(stop)
     return played, played.session.stop_reason
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_withheld_call_of_undeclared_tool_runs_if_the_agent_repeats_it(world: str) -> None:
-    played, stop_reason = play_insistent_model(world, None)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_withheld_call_of_undeclared_tool_runs_if_the_agent_repeats_it(driver: str) -> None:
+    played, stop_reason = play_insistent_model(driver, None)
     assert [one.plan.strategy for one in played.session.recoveries][:1] == ["reprompt"]
     assert stop_reason is None
     assert played.bookings == {1234: 1}
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_withheld_call_of_destructive_tool_never_runs(world: str) -> None:
-    played, stop_reason = play_insistent_model(world, "destructive")
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_withheld_call_of_destructive_tool_never_runs(driver: str) -> None:
+    played, stop_reason = play_insistent_model(driver, "destructive")
     assert stop_reason is not None
     assert not played.bookings

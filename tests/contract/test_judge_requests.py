@@ -19,16 +19,16 @@ from agentguard.testing.contracts.integrations import (
     ContractRun,
     ScriptedAnswer,
 )
-from tests.contract.candidate_worlds import WORLDS
+from tests.contract.candidate_drivers import DRIVERS
 from tests.unit.judge.chat_server import Script, closed_port, serving
 
 TWO_QUESTIONS_IN_BOTH_ORDERS = 4
 LONG_S = 60.0
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "chat-judge.md"
 ROW = re.compile(r"^\| .* \| `(\w+)` \| (\d+) \| (\d+) \|$", re.MULTILINE)
-COUNTS = {world: (int(at_end), int(live)) for world, at_end, live in ROW.findall(PAGE.read_text())}
-"""World to the number of requests at the end, and with a live judge, as the page has them."""
-FRAMEWORKS = [world for world in COUNTS if world != "proxy"]
+COUNTS = {driver: (int(at_end), int(live)) for driver, at_end, live in ROW.findall(PAGE.read_text())}
+"""AgentDriver to the number of requests at the end, and with a live judge, as the page has them."""
+FRAMEWORKS = [driver for driver in COUNTS if driver != "proxy"]
 
 
 @dataclass
@@ -45,32 +45,32 @@ class PacedRun(ContractRun):
         return super().next_answer(request)
 
 
-def run_agent(world: str, url: str, path: Path, **judge: object) -> ContractRun:
+def run_agent(driver: str, url: str, path: Path, **judge: object) -> ContractRun:
     """Run an agent of the framework to its end under a policy with a judge; close guard and store."""
     policy = Policy.parse({"judge": {"base_url": url, **judge}, "detector_deadline_s": 60})
     with Store.open(path) as store, Guard.from_policy(policy, store=store) as guard:
         played = PacedRun(script={"own": [FIND_CALL, BOOK_CALL, FINAL_ANSWER]}, guard=guard)
-        WORLDS[world](guard, played)
+        DRIVERS[driver](guard, played)
     assert played.answer.strip() == FINAL_ANSWER
     return played
 
 
 def test_page_counts_the_requests_of_every_integration() -> None:
-    assert set(COUNTS) == {*WORLDS, "proxy"}
+    assert set(COUNTS) == {*DRIVERS, "proxy"}
 
 
-@pytest.mark.parametrize("world", FRAMEWORKS)
-def test_judge_gets_the_documented_number_of_requests(world: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("driver", FRAMEWORKS)
+def test_judge_gets_the_documented_number_of_requests(driver: str, tmp_path: Path) -> None:
     for number, options in enumerate(({}, {"live": {}})):
         with serving(Script(prefer=lambda prompt, label: 0.3)) as (url, script):
-            run_agent(world, url, tmp_path / f"{number}.db", **options)
-            assert len(script.seen) == COUNTS[world][number]
+            run_agent(driver, url, tmp_path / f"{number}.db", **options)
+            assert len(script.seen) == COUNTS[driver][number]
 
 
-@pytest.mark.parametrize("world", ["loop", "langchain", "chat"])
-def test_run_end_asks_the_judge_and_stores_verdict_cost_and_version(world: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("driver", ["loop", "langchain", "chat"])
+def test_run_end_asks_the_judge_and_stores_verdict_cost_and_version(driver: str, tmp_path: Path) -> None:
     with serving(Script(prefer=lambda prompt, label: 0.3)) as (url, script):
-        played = run_agent(world, url, tmp_path / "runs.db")
+        played = run_agent(driver, url, tmp_path / "runs.db")
         assert len(script.seen) == TWO_QUESTIONS_IN_BOTH_ORDERS
     with Store.open(tmp_path / "runs.db") as store:
         (row,) = store.list_diagnoses(played.sessions[0].id)

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from tests.faults.proxy_client import Got, ask
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +94,7 @@ def _status(pid: int, name: str) -> int:
     raise AssertionError(f"/proc/{pid}/status has no {name}")
 
 
-def replicas(*backends: FaultBackend, **more: Any) -> list[dict[str, Any]]:
+def replicas(*backends: FakeBackend, **more: Any) -> list[dict[str, Any]]:
     """Return the configuration of the backends."""
     return [{"name": backend.name, "url": backend.url, **more} for backend in backends]
 

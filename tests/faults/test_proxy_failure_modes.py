@@ -20,11 +20,11 @@ import pytest
 
 from agentguard.testing.fake_backend import (
     Corrupt,
-    FaultBackend,
+    FakeBackend,
     Hang,
     Huge,
     InjectedFault,
-    InvalidAnswer,
+    InvalidResponse,
     Ok,
     RecordedRequest,
     Refuse,
@@ -43,7 +43,7 @@ AMPLE: dict[str, float] = {"reserve": 100.0, "burst": 100.0, "per_second": 100.0
 """A budget that never runs out, for tests of retries and not of their number."""
 
 
-def config(*backends: FaultBackend, pipeline: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def config(*backends: FakeBackend, pipeline: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     section = {"replicas": replicas(*backends), "health": "off", "pipeline": pipeline or FEW, **more}
     return {"backends": section}
 
@@ -70,7 +70,7 @@ def closed_port() -> int:
 @pytest.mark.parametrize("effects", [False, True])
 def test_unsent_request_fails_over_regardless_of_effects(tmp_path: Path, effects: bool) -> None:
     more = {"background": True} if effects else {}
-    with FaultBackend(Refuse(), name="gone") as gone, FaultBackend(name="here") as here:
+    with FakeBackend(Refuse(), name="gone") as gone, FakeBackend(name="here") as here:
         settings = config(gone, here)
         with serving(tmp_path, settings) as proxy:
             for n in range(6):
@@ -110,7 +110,7 @@ def test_deadline_covers_all_attempts(tmp_path: Path) -> None:
         },  # ten seconds, if each attempt had its own deadline
         "attempt_timeout": {"seconds": 1.0},
     }
-    with FaultBackend(Hang(), name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
+    with FakeBackend(Hang(), name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
         for stream in (False, True):
             got = asyncio.run(ask(proxy.port, CHAT, body_for("chat", stream=stream)))
             assert got.status == 504
@@ -134,8 +134,8 @@ def test_slow_first_token_is_hedged_and_loser_is_cancelled(tmp_path: Path) -> No
         return slow.pop(text, Ok())
 
     with (
-        FaultBackend(script, name="a") as a,
-        FaultBackend(script, name="b") as b,
+        FakeBackend(script, name="a") as a,
+        FakeBackend(script, name="b") as b,
         serving(tmp_path, config(a, b, pipeline=pipeline)) as proxy,
     ):
         asyncio.run(_one_after_the_other(proxy, 60))
@@ -196,7 +196,7 @@ def test_retry_after_is_respected_up_to_the_deadline(tmp_path: Path) -> None:
         value = formatdate(time.time() + 3, usegmt=True) if seen.key == "date" else PUSHBACKS[seen.key][0]
         return StatusFault(status=429, retry_after=value)
 
-    with FaultBackend(script, name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
+    with FakeBackend(script, name="a") as a, serving(tmp_path, config(a, pipeline=pipeline)) as proxy:
 
         async def main() -> list[Got]:
             bodies = [body_for("chat", text=f"[[{name}]]") for name in PUSHBACKS]
@@ -224,7 +224,7 @@ def test_retry_after_is_respected_up_to_the_deadline(tmp_path: Path) -> None:
     ],
 )
 def test_empty_answer_is_a_typed_error(tmp_path: Path, stream: bool, apis: tuple[str, ...]) -> None:
-    with FaultBackend(InvalidAnswer(kind="empty"), name="a") as a, serving(tmp_path, config(a)) as proxy:
+    with FakeBackend(InvalidResponse(kind="empty"), name="a") as a, serving(tmp_path, config(a)) as proxy:
         for api in apis:
             got = asyncio.run(ask(proxy.port, PATHS[api], body_for(api, stream=stream)))
             assert outcome(api, got, stream=stream).error is not None, api
@@ -237,8 +237,8 @@ def test_canary_removes_corrupting_replica(tmp_path: Path) -> None:
     canary = {"prompt": "Say the number 4711.", "expected": "4711", "interval_s": 0.2, "failure_threshold": 2}
     known = {"Say the number 4711.": "4711"}
     with (
-        FaultBackend(Corrupt(), name="bad", known_answers=known) as bad,
-        FaultBackend(name="good", known_answers=known) as good,
+        FakeBackend(Corrupt(), name="bad", known_answers=known) as bad,
+        FakeBackend(name="good", known_answers=known) as good,
     ):
         settings = config(bad, good, probe=canary)
         with serving(tmp_path, settings) as proxy:
@@ -267,15 +267,15 @@ async def _comes_back(proxy: Proxy) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_vote_masks_corrupting_replica(tmp_path: Path, stream: bool) -> None:
     with (
-        FaultBackend(Corrupt(), name="bad") as bad,
-        FaultBackend(Ok(delay_s=0.1), name="b") as b,
-        FaultBackend(Ok(delay_s=0.1), name="c") as c,
+        FakeBackend(Corrupt(), name="bad") as bad,
+        FakeBackend(Ok(delay_s=0.1), name="b") as b,
+        FakeBackend(Ok(delay_s=0.1), name="c") as c,
         serving(tmp_path, config(bad, b, c)) as proxy,
     ):
         for n in range(8):
             body = body_for("chat", text=f"number {n}", tools=True, stream=stream)
             got = asyncio.run(ask(proxy.port, CHAT, body, headers=(("agentguard-quorum", "3"),)))
-            assert outcome("chat", got, stream=stream).said == b.build_expected_reply(CHAT, body).content
+            assert outcome("chat", got, stream=stream).said == b.build_expected_response(CHAT, body).content
             assert "voted=2/3" in (got.header("agentguard-upstream") or "")
         assert len(b.requests) == len(c.requests) == 8
         # Once two replies agree, the third is not needed, even if its request has not been sent.
@@ -287,7 +287,7 @@ def test_vote_masks_corrupting_replica(tmp_path: Path, stream: bool) -> None:
 
 def test_slow_head_and_body_time_out(tmp_path: Path) -> None:
     body = body_for("chat")
-    with FaultBackend(name="a") as a:
+    with FakeBackend(name="a") as a:
         settings = {**config(a), "limits": {"header_timeout_s": 1.0, "body_timeout_s": 1.0}}
         with serving(tmp_path, settings) as proxy:
             before = proxy.open_files()["socket"]
@@ -319,7 +319,7 @@ async def _slow_loris(proxy: Proxy, data: bytes, body: int) -> None:
 
 
 def test_slow_reader_applies_backpressure_and_is_disconnected(tmp_path: Path) -> None:
-    with FaultBackend(Huge(part="body", size=300 << 20), name="a") as a:
+    with FakeBackend(Huge(part="body", size=300 << 20), name="a") as a:
         settings = {**config(a), "limits": {"write_timeout_s": 3.0}}
         with serving(tmp_path, settings) as proxy:
             before = proxy.rss()
@@ -348,7 +348,7 @@ def test_overload_is_rejected_at_once_and_accepted_requests_finish(tmp_path: Pat
         },
     }
     with (
-        FaultBackend(Ok(first_token_delay_s=0.2), name="a") as a,
+        FakeBackend(Ok(first_token_delay_s=0.2), name="a") as a,
         serving(tmp_path, config(a, pipeline=pipeline)) as proxy,
     ):
         got = asyncio.run(many(proxy, 200, gap_s=0.005))
@@ -365,7 +365,7 @@ def test_overload_is_rejected_at_once_and_accepted_requests_finish(tmp_path: Pat
 
 
 def test_outage_leaves_no_lasting_effect(tmp_path: Path) -> None:
-    with FaultBackend(name="a") as a, FaultBackend(name="b") as b:
+    with FakeBackend(name="a") as a, FakeBackend(name="b") as b:
         settings = {
             "backends": {"replicas": replicas(a, b), "health": {"interval_s": 0.5, "healthy_threshold": 1}}
         }
@@ -402,9 +402,9 @@ async def _recovers(proxy: Proxy) -> int:
 
 def test_bad_replica_is_ejected_and_shown(tmp_path: Path) -> None:
     with (
-        FaultBackend(Reset(), name="bad") as bad,
-        FaultBackend(name="b") as b,
-        FaultBackend(name="c") as c,
+        FakeBackend(Reset(), name="bad") as bad,
+        FakeBackend(name="b") as b,
+        FakeBackend(name="c") as c,
         serving(
             tmp_path, config(bad, b, c, outlier={"consecutive_failures": 3, "base_ejection_time_s": 120.0})
         ) as proxy,
@@ -421,8 +421,8 @@ def test_bad_replica_is_ejected_and_shown(tmp_path: Path) -> None:
 def test_all_replicas_bad_are_still_used(tmp_path: Path) -> None:
     script = Across({})
     with (
-        FaultBackend(StatusFault(status=500), name="a") as a,
-        FaultBackend(StatusFault(status=500), name="b") as b,
+        FakeBackend(StatusFault(status=500), name="a") as a,
+        FakeBackend(StatusFault(status=500), name="b") as b,
         serving(
             tmp_path, config(a, b, outlier={"consecutive_failures": 3, "base_ejection_time_s": 60.0})
         ) as proxy,
@@ -436,8 +436,8 @@ def test_all_replicas_bad_are_still_used(tmp_path: Path) -> None:
 
 def test_flapping_replica_costs_no_answer(tmp_path: Path) -> None:
     with (
-        FaultBackend(name="flaps") as flaps,
-        FaultBackend(name="b") as b,
+        FakeBackend(name="flaps") as flaps,
+        FakeBackend(name="b") as b,
         serving(tmp_path, config(flaps, b, pipeline={**FEW, "retry": {"budget": AMPLE}})) as proxy,
     ):
         got = asyncio.run(_while_it_flaps(proxy, flaps))
@@ -446,7 +446,7 @@ def test_flapping_replica_costs_no_answer(tmp_path: Path) -> None:
         outcome("chat", one, stream=False)
 
 
-async def _while_it_flaps(proxy: Proxy, flaps: FaultBackend) -> list[Got]:
+async def _while_it_flaps(proxy: Proxy, flaps: FakeBackend) -> list[Got]:
     asked = asyncio.create_task(many(proxy, 120, gap_s=0.02))
     for _ in range(4):
         await asyncio.sleep(0.3)

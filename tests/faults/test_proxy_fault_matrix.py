@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from agentguard.testing.fake_backend import Corrupt, FaultBackend, Ok
+from agentguard.testing.fake_backend import Corrupt, FakeBackend, Ok
 from tests.faults.proxy_cases import Across, Case, cases
 from tests.faults.proxy_client import PATHS, Breach, Got, Outcome, ask, body_for, outcome
 from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving, soon
@@ -52,7 +52,7 @@ machine pauses for longer than the timeout of an attempt.
 """
 
 
-def config(*backends: FaultBackend, **options: Any) -> dict[str, Any]:
+def config(*backends: FakeBackend, **options: Any) -> dict[str, Any]:
     return {
         "backends": {"replicas": replicas(*backends), "health": "off", **options},
         "logs": {"level": "debug"},
@@ -69,7 +69,7 @@ def _more(case: Case) -> dict[str, Any]:
     return {"background": True} if case.effects else {}
 
 
-def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]:
+def judge(case: Case, got: Got, backends: tuple[FakeBackend, ...]) -> list[str]:
     """Return the violations of a case; the list should be empty."""
     attempts = sum(len(backend.list_attempts(case.mark)) for backend in backends)
     if case.kind == "partial" and attempts != 1:
@@ -94,7 +94,7 @@ def judge(case: Case, got: Got, backends: tuple[FaultBackend, ...]) -> list[str]
     return wrong
 
 
-def times(case: Case, backends: tuple[FaultBackend, ...]) -> list[str]:
+def times(case: Case, backends: tuple[FakeBackend, ...]) -> list[str]:
     """Return the begin and the end of each attempt, and how it ended."""
     seen = sorted(
         (one for backend in backends for one in backend.list_attempts(case.mark)),
@@ -107,10 +107,11 @@ def times(case: Case, backends: tuple[FaultBackend, ...]) -> list[str]:
     ]
 
 
-def _right(case: Case, found: Outcome, backend: FaultBackend) -> bool:
+def _right(case: Case, found: Outcome, backend: FakeBackend) -> bool:
     body = body_for(case.api, stream=case.stream, text=f"[[{case.mark}]]", **_more(case))
     return (
-        case.api == "embeddings" or found.said == backend.build_expected_reply(PATHS[case.api], body).content
+        case.api == "embeddings"
+        or found.said == backend.build_expected_response(PATHS[case.api], body).content
     )
 
 
@@ -123,7 +124,7 @@ def test_every_fault_meets_its_invariants(tmp_path: Path, guarded: bool) -> None
     random.Random(1).shuffle(everything)
     table = {case.mark: (case.fault,) if case.always else (case.fault, Ok()) for case in everything}
     script = Across(table)
-    with FaultBackend(script, name="a") as a, FaultBackend(script, name="b") as b:
+    with FakeBackend(script, name="a") as a, FakeBackend(script, name="b") as b:
         settings = config(a, b, pipeline=EXACT, outlier="off")
         if guarded:
             settings |= {**GUARDED, "capture": {"store": str(tmp_path / "runs.db")}}
@@ -132,7 +133,7 @@ def test_every_fault_meets_its_invariants(tmp_path: Path, guarded: bool) -> None
     assert not wrong, "\n".join([f"{len(wrong)} of {len(everything)} cases", *wrong[:40]])
 
 
-async def _matrix(proxy: Proxy, everything: list[Case], backends: tuple[FaultBackend, ...]) -> list[str]:
+async def _matrix(proxy: Proxy, everything: list[Case], backends: tuple[FakeBackend, ...]) -> list[str]:
     wrong: list[str] = []
     before = None
     seen_partial = []
@@ -154,7 +155,7 @@ async def _matrix(proxy: Proxy, everything: list[Case], backends: tuple[FaultBac
 
 
 async def left_behind(
-    proxy: Proxy, backends: tuple[FaultBackend, ...], before: Counter[str], seconds: float = 20.0
+    proxy: Proxy, backends: tuple[FakeBackend, ...], before: Counter[str], seconds: float = 20.0
 ) -> list[str]:
     """Return leaked descriptors: a late close is temporary, a leak is permanent."""
     end = time.monotonic() + seconds
@@ -167,7 +168,7 @@ async def left_behind(
         await asyncio.sleep(0.1)
 
 
-async def settled(proxy: Proxy, backends: tuple[FaultBackend, ...]) -> Counter[str]:
+async def settled(proxy: Proxy, backends: tuple[FakeBackend, ...]) -> Counter[str]:
     """Return the descriptors after all requests have ended and idle connections are closed."""
 
     def left() -> list[str]:

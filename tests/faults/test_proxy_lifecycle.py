@@ -25,7 +25,7 @@ import pytest
 
 from agentguard.store.read.pagination import Page
 from agentguard.store.store import Store
-from agentguard.testing.fake_backend import FaultBackend, Hang, Ok, Refuse, Stall, StatusFault, Truncate
+from agentguard.testing.fake_backend import FakeBackend, Hang, Ok, Refuse, Stall, StatusFault, Truncate
 from tests.faults.proxy_client import PATHS, Breach, Got, ask, body_for, outcome, request_bytes
 from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving, soon, until
 from tests.faults.test_store_outage import disk, lock_held, remove  # noqa: F401
@@ -38,7 +38,7 @@ CANCELLED_S = 0.1
 """Limit for the upstream cancellation after a client disconnect; `SLACK_S` is the machine's tolerance."""
 
 
-def config(*backends: FaultBackend, **more: Any) -> dict[str, Any]:
+def config(*backends: FakeBackend, **more: Any) -> dict[str, Any]:
     return {"backends": {"replicas": replicas(*backends), "health": "off"}, **more}
 
 
@@ -73,7 +73,7 @@ def test_client_disconnect_cancels_upstream_request(tmp_path: Path, workers: int
         for leave in (close, reset)
     ]
     settings = {"listen": {"workers": workers}}
-    with FaultBackend(name="a") as a, serving(tmp_path, config(a, **settings)) as proxy:
+    with FakeBackend(name="a") as a, serving(tmp_path, config(a, **settings)) as proxy:
         late = []
         for n, (stream, fault, leave) in enumerate(scenes):
             a.set_script(fault)
@@ -99,7 +99,7 @@ def test_client_disconnect_cancels_upstream_request(tmp_path: Path, workers: int
 
 def test_client_disconnect_cancels_pending_retry(tmp_path: Path) -> None:
     fault = StatusFault(status=503, retry_after="100")
-    with FaultBackend(fault, name="a") as a, serving(tmp_path, config(a)) as proxy:
+    with FakeBackend(fault, name="a") as a, serving(tmp_path, config(a)) as proxy:
 
         def inflight() -> int:
             return int(asyncio.run(proxy.status())["inflight"])
@@ -117,7 +117,7 @@ def test_client_disconnect_cancels_pending_retry(tmp_path: Path) -> None:
 # 20: SIGTERM with 50 streams open
 
 
-async def fifty(proxy: Proxy, a: FaultBackend, signals: Callable[[], Awaitable[None]]) -> list[Got]:
+async def fifty(proxy: Proxy, a: FakeBackend, signals: Callable[[], Awaitable[None]]) -> list[Got]:
     asked = [
         asyncio.create_task(ask(proxy.port, CHAT, body_for("chat", stream=True, text=f"stream {n}")))
         for n in range(50)
@@ -129,7 +129,7 @@ async def fifty(proxy: Proxy, a: FaultBackend, signals: Callable[[], Awaitable[N
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_drain_finishes_fifty_streams(tmp_path: Path, workers: int) -> None:
-    with FaultBackend(Ok(token_interval_s=3.0), word_count=3, name="a") as a:
+    with FakeBackend(Ok(token_interval_s=3.0), word_count=3, name="a") as a:
         settings = config(a, listen={"shutdown_timeout_s": 20.0, "workers": workers})
         with serving(tmp_path, settings) as proxy:
 
@@ -144,12 +144,12 @@ def test_drain_finishes_fifty_streams(tmp_path: Path, workers: int) -> None:
             got = asyncio.run(fifty(proxy, a, end))
             for n, one in enumerate(got):
                 body = body_for("chat", stream=True, text=f"stream {n}")
-                assert outcome("chat", one, stream=True).said == a.build_expected_reply(CHAT, body).content
+                assert outcome("chat", one, stream=True).said == a.build_expected_response(CHAT, body).content
             assert proxy.process.wait(10) == 0
 
 
 def test_drain_timeout_ends_each_stream_with_one_error(tmp_path: Path) -> None:
-    with FaultBackend(Stall(tokens=2), name="a") as a:
+    with FakeBackend(Stall(tokens=2), name="a") as a:
         settings = config(a, listen={"shutdown_timeout_s": 1.0})
         settings["backends"]["pipeline"] = {
             "load_shedding": {"concurrency": {"algorithm": "fixed", "initial_limit": 100}}
@@ -216,7 +216,7 @@ def killed(folder: Path, seed: int) -> list[str]:
     store = folder / "runs.db"
     settings = {"listen": {"workers": 2}, "capture": {"store": str(store)}, "logs": {"level": "error"}}
     fault = Ok(first_token_delay_s=0.05, token_interval_s=0.02)
-    with FaultBackend(fault, name="a") as a, serving(folder, config(a, **settings)) as proxy:
+    with FakeBackend(fault, name="a") as a, serving(folder, config(a, **settings)) as proxy:
         done = asyncio.run(_while_killing(proxy, seed))
         wrong = [f"seed {seed}: {what}" for api, mark, got in done for what in _wrong(a, api, mark, got)]
         answered = sum(got.end == "whole" for _, _, got in done)
@@ -242,7 +242,7 @@ async def _while_killing(proxy: Proxy, seed: int) -> list[tuple[str, str, Got]]:
     return await asked
 
 
-def _wrong(a: FaultBackend, api: str, mark: str, got: Got) -> list[str]:
+def _wrong(a: FakeBackend, api: str, mark: str, got: Got) -> list[str]:
     attempts = len(a.list_attempts(mark))
     wrong = [f"{mark} came {attempts} times"] if attempts > (1 if api == "responses" else 3) else []
     if got.end == "whole":
@@ -257,7 +257,7 @@ def _wrong(a: FaultBackend, api: str, mark: str, got: Got) -> list[str]:
 def test_killed_parent_leaves_no_process_and_restart_succeeds(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     settings = {"listen": {"workers": 2}, "capture": {"store": str(store)}}
-    with FaultBackend(name="a") as a:
+    with FakeBackend(name="a") as a:
         kept = 0
         for life in range(2):
             with serving(tmp_path / str(life), config(a, **settings)) as proxy:
@@ -300,7 +300,7 @@ def test_two_proxies_capture_each_task_once_into_one_store(
     """Two proxies with two workers each, and 24 conversations that share six names."""
     url = request.getfixturevalue("postgres_url") if database == "postgresql" else str(tmp_path / "runs.db")
     settings = {"listen": {"workers": 2}, "capture": {"store": url}, "cluster": {"store": url}}
-    with FaultBackend(name="a") as a, contextlib.ExitStack() as stack:
+    with FakeBackend(name="a") as a, contextlib.ExitStack() as stack:
         proxies = [
             stack.enter_context(serving(tmp_path / name, config(a, **settings))) for name in ("one", "two")
         ]
@@ -316,7 +316,7 @@ def test_two_proxies_capture_each_task_once_into_one_store(
 def test_unguarded_request_of_a_named_run_does_not_replace_the_guarded_run(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     settings = {"capture": {"store": str(store)}, "guard": {}}
-    with FaultBackend(name="a") as a, serving(tmp_path, config(a, **settings)) as proxy:
+    with FakeBackend(name="a") as a, serving(tmp_path, config(a, **settings)) as proxy:
         for text, tools in (("title of the chat", False), ("book a seat", True)):
             body = body_for("chat", text=text, tools=tools)
             got = asyncio.run(ask(proxy.port, CHAT, body, headers=[("agentguard-run", "nightly")]))
@@ -359,7 +359,7 @@ def all_kept(proxy: Proxy) -> bool:
 
 def test_locked_or_removed_store_fails_no_request(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
-    with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture={"store": str(store)})) as proxy:
+    with FakeBackend(name="a") as a, serving(tmp_path, config(a, capture={"store": str(store)})) as proxy:
         asyncio.run(keeps_serving(proxy))
         until(lambda: store.exists() and rows(store) > 0)
         with lock_held(store):
@@ -376,8 +376,8 @@ def test_locked_or_removed_store_fails_no_request(tmp_path: Path) -> None:
 
 def test_full_disk_fails_no_request_and_is_reported(tmp_path: Path, disk: Path) -> None:  # noqa: F811
     filler = disk / "filler"
-    settings = config(None or FaultBackend(name="unused"), capture={"store": str(disk / "runs.db")})
-    with FaultBackend(name="a") as a:
+    settings = config(None or FakeBackend(name="unused"), capture={"store": str(disk / "runs.db")})
+    with FakeBackend(name="a") as a:
         settings["backends"]["replicas"] = replicas(a)
         with serving(tmp_path, settings) as proxy:
             asyncio.run(keeps_serving(proxy, 4))
@@ -400,7 +400,7 @@ def test_missing_store_fails_no_request(tmp_path: Path) -> None:
         held.bind(("127.0.0.1", 0))
         nowhere = f"postgresql://user:hunter2@127.0.0.1:{held.getsockname()[1]}/runs"
     settings = {"store": nowhere, "max_queue_bytes": 65_536}
-    with FaultBackend(name="a") as a, serving(tmp_path, config(a, capture=settings)) as proxy:
+    with FakeBackend(name="a") as a, serving(tmp_path, config(a, capture=settings)) as proxy:
         asyncio.run(keeps_serving(proxy))
         until(lambda: captured(proxy)["collector"]["error"] or captured(proxy)["lost"])
         assert "hunter2" not in json.dumps(asyncio.run(proxy.status()))
@@ -414,7 +414,7 @@ def test_missing_store_fails_no_request(tmp_path: Path) -> None:
     "fault", [Refuse(), Hang(), Truncate(framing="close")], ids=lambda f: type(f).__name__
 )
 def test_dead_judge_fails_no_request(tmp_path: Path, fault: Any) -> None:
-    with FaultBackend(name="judge") as judge, FaultBackend(name="a") as a:
+    with FakeBackend(name="judge") as judge, FakeBackend(name="a") as a:
         policy = {
             "version": 1,
             "judge": {"base_url": judge.url, "model": "m", "deadline_s": 2.0},

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentguard.testing.fake_backend import FaultBackend, Hang, Ok
+from agentguard.testing.fake_backend import FakeBackend, Hang, Ok
 from tests.faults.proxy_process import Proxy, serving, until
 
 KEY, READ = "ag-limited", "ag-read"
@@ -65,12 +65,12 @@ def rewrite(proxy: Proxy, content: str) -> None:
 
 
 @pytest.fixture
-def backend() -> Iterator[FaultBackend]:
-    with FaultBackend() as found:
+def backend() -> Iterator[FakeBackend]:
+    with FakeBackend() as found:
         yield found
 
 
-def test_killed_worker_keeps_the_used_rate_and_frees_its_slots(tmp_path: Path, backend: FaultBackend) -> None:
+def test_killed_worker_keeps_the_used_rate_and_frees_its_slots(tmp_path: Path, backend: FakeBackend) -> None:
     limits = {"requests_per_minute": 4, "max_concurrent": 2}
     with serving(tmp_path, document(backend.url, workers=2, tenants={"t": limits})) as proxy:
         assert [ask(proxy) for _ in range(3)] == [200] * 3
@@ -82,7 +82,7 @@ def test_killed_worker_keeps_the_used_rate_and_frees_its_slots(tmp_path: Path, b
         assert sorted(ask(proxy) for _ in range(3)) == [200, 429, 429]
 
 
-def test_killed_worker_loses_no_synchronized_spending(tmp_path: Path, backend: FaultBackend) -> None:
+def test_killed_worker_loses_no_synchronized_spending(tmp_path: Path, backend: FakeBackend) -> None:
     store = tmp_path / "store.db"
     sections = {
         "tenants": {"t": {"budget": {"max_usd": 0.02, "period": "total"}}},
@@ -104,7 +104,7 @@ def test_killed_worker_loses_no_synchronized_spending(tmp_path: Path, backend: F
         until(lambda: ask(proxy) == 429)
 
 
-def test_two_proxies_share_a_budget_through_one_store(tmp_path: Path, backend: FaultBackend) -> None:
+def test_two_proxies_share_a_budget_through_one_store(tmp_path: Path, backend: FakeBackend) -> None:
     sections = {
         "tenants": {"t": {"budget": {"max_usd": 0.02, "period": "month"}}},
         "prices": {"*": {"input": 1000, "output": 1000}},
@@ -119,7 +119,7 @@ def test_two_proxies_share_a_budget_through_one_store(tmp_path: Path, backend: F
         assert ask(two) == 429
 
 
-def test_proxy_serves_while_the_budget_store_is_unwritable(tmp_path: Path, backend: FaultBackend) -> None:
+def test_proxy_serves_while_the_budget_store_is_unwritable(tmp_path: Path, backend: FakeBackend) -> None:
     store = tmp_path / "store.db"
     sections = {
         "tenants": {"t": {"budget": {"max_usd": 0.05, "period": "total"}}},
@@ -149,7 +149,7 @@ BROKEN_FILES = (
 )
 
 
-def test_broken_files_keep_limits_and_keys(tmp_path: Path, backend: FaultBackend) -> None:
+def test_broken_files_keep_limits_and_keys(tmp_path: Path, backend: FakeBackend) -> None:
     made = document(backend.url, tenants={"t": {"requests_per_minute": 2}})
     with serving(tmp_path, made) as proxy:
         assert ask(proxy) == 200
@@ -160,7 +160,7 @@ def test_broken_files_keep_limits_and_keys(tmp_path: Path, backend: FaultBackend
         assert [ask(proxy), ask(proxy), ask(proxy, "unknown")] == [200, 429, 401]
 
 
-def test_reload_lowers_a_limit_and_revokes_a_key_at_once(tmp_path: Path, backend: FaultBackend) -> None:
+def test_reload_lowers_a_limit_and_revokes_a_key_at_once(tmp_path: Path, backend: FakeBackend) -> None:
     made = document(backend.url)
     with serving(tmp_path, made) as proxy:
         assert [ask(proxy) for _ in range(3)] == [200] * 3
@@ -176,7 +176,7 @@ def test_reload_lowers_a_limit_and_revokes_a_key_at_once(tmp_path: Path, backend
 
 
 def test_half_closed_client_frees_its_slot(tmp_path: Path) -> None:
-    with FaultBackend([Hang(), Ok()]) as backend:
+    with FakeBackend([Hang(), Ok()]) as backend:
         made = document(backend.url, tenants={"t": {"max_concurrent": 1}})
         with serving(tmp_path, made) as proxy:
             client = socket.create_connection(("127.0.0.1", proxy.port), 30)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentguard.testing.fake_backend import Corrupt, FaultBackend, FaultSchedule, InjectedFault, Ok
+from agentguard.testing.fake_backend import Corrupt, FakeBackend, FaultSchedule, InjectedFault, Ok
 from tests.faults.proxy_cases import STREAMED, WHOLE
 from tests.faults.proxy_client import PATHS, Breach, Got, ask, body_for, outcome
 from tests.faults.proxy_process import SLACK_S, Proxy, replicas, serving
@@ -60,9 +60,9 @@ def _scene(folder: Path, seed: int, share: float) -> list[str]:
     """Return the violations of one mixture, with their seeds; the list should be empty."""
     script = mixed(seed, share)
     with (
-        FaultBackend(script, name="a") as a,
-        FaultBackend(script, name="b") as b,
-        FaultBackend(script, name="c") as c,
+        FakeBackend(script, name="a") as a,
+        FakeBackend(script, name="b") as b,
+        FakeBackend(script, name="c") as c,
     ):
         settings = {"backends": {"replicas": replicas(a, b, c), "pipeline": PIPELINE}}
         with serving(folder, settings) as proxy:
@@ -70,7 +70,7 @@ def _scene(folder: Path, seed: int, share: float) -> list[str]:
     return [f"seed {seed}, share {share}: {what}" for what in wrong]
 
 
-async def _run(proxy: Proxy, backends: tuple[FaultBackend, ...], seed: int, share: float) -> list[str]:
+async def _run(proxy: Proxy, backends: tuple[FakeBackend, ...], seed: int, share: float) -> list[str]:
     rng = random.Random(seed)
     loop = asyncio.get_running_loop()
     plans = [
@@ -119,7 +119,7 @@ def _fine(plan: tuple[str, str, bool, bool], got: Got) -> bool:
         return False
 
 
-def _effects(plan: tuple[str, str, bool, bool], backends: tuple[FaultBackend, ...]) -> list[str]:
+def _effects(plan: tuple[str, str, bool, bool], backends: tuple[FakeBackend, ...]) -> list[str]:
     """Check that at most one endpoint may have processed a request with effects."""
     name, api, _, effects = plan
     if not (effects and api == "responses"):

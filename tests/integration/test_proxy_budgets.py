@@ -11,12 +11,12 @@ from typing import Any
 from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
 
 from agentguard.store.db.database_address import resolve_address
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from tests.integration.test_proxy_operation import CALL, READ, bearer, key
 from tests.proxy_server import Proxy, chat, serving, within
 
 
-def configuration(backend: FaultBackend) -> dict[str, Any]:
+def configuration(backend: FakeBackend) -> dict[str, Any]:
     limited = key("call", CALL, "call") | {"tenant": "t"}
     return {
         "listen": {"port": 0, "shutdown_timeout_s": 1, "workers": 2},
@@ -45,7 +45,7 @@ def read_spent(path: Path) -> float:
 
 
 def test_budget_holds_over_workers_and_a_restart(tmp_path: Path) -> None:
-    with FaultBackend() as backend:
+    with FakeBackend() as backend:
         with serving(tmp_path, configuration(backend)) as proxy:
             within(60, lambda: ask(proxy) == 429)
             within(30, lambda: all(ask(proxy) == 429 for _ in range(10)))

@@ -12,9 +12,9 @@ import pytest
 
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
-from agentguard.testing.contracts.integrations import ContractRun, World
+from agentguard.testing.contracts.integrations import AgentDriver, ContractRun
 from agentguard.testing.guard_check import build_scenarios, run_guard_check
-from tests.contract.candidate_worlds import build_chat_server, run_chat_agent
+from tests.contract.candidate_drivers import build_chat_server, run_chat_agent
 from tests.faults.proxy_process import serving as serving_proxy
 from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 from tests.unit.integrations.openai_server import serving
@@ -37,8 +37,8 @@ class Backend:
 
 
 @pytest.fixture(scope="module")
-def proxy_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """World whose requests pass a proxy: one for each declaration of the tools."""
+def proxy_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentDriver]:
+    """AgentDriver whose requests pass a proxy: one for each declaration of the tools."""
     backend = Backend()
     with ExitStack() as stack:
         server = stack.enter_context(serving(lambda body: backend.answer(body)))
@@ -70,8 +70,8 @@ def _start_proxy(stack: ExitStack, folder: Path, backend_url: str, tools: dict[s
     return f"http://127.0.0.1:{proxy.port}/v1"
 
 
-def test_proxy_breaks_no_scripted_run(proxy_world: World) -> None:
-    report = run_guard_check(proxy_world, build_scenarios()[::17])
+def test_proxy_breaks_no_scripted_run(proxy_driver: AgentDriver) -> None:
+    report = run_guard_check(proxy_driver, build_scenarios()[::17])
     assert report.to_dict()["broken"] == []
     assert report.list_framework_errors() == []
     assert report.compute_call_growth() <= 0.05

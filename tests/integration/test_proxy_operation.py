@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentguard.testing.fake_backend import FaultBackend, Ok, StatusFault
+from agentguard.testing.fake_backend import FakeBackend, Ok, StatusFault
 from tests.otlp_receiver import receiving
 from tests.postgres import postgres, postgres_url  # noqa: F401
 from tests.proxy_server import CHAT, chat, serving, within
@@ -55,7 +55,7 @@ def replicas(*backends, **more) -> dict:
 
 @pytest.fixture(scope="module")
 def two():
-    with FaultBackend() as one, FaultBackend() as other:
+    with FakeBackend() as one, FakeBackend() as other:
         yield one, other
 
 
@@ -397,7 +397,7 @@ class TestGuardrail:
 
 def test_health_hint_reaches_another_proxy(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        bad, good = (stack.enter_context(FaultBackend()) for _ in range(2))
+        bad, good = (stack.enter_context(FakeBackend()) for _ in range(2))
         bad.set_script(StatusFault(status=500))
         shared = {"store": str(tmp_path / "shared.db"), "poll_interval_s": 0.1}
         document = {
@@ -425,7 +425,7 @@ def test_health_hint_reaches_another_proxy(tmp_path: Path) -> None:
 
 
 def test_proxy_serves_without_its_database(tmp_path: Path) -> None:
-    with FaultBackend() as backend:
+    with FakeBackend() as backend:
         away = "postgresql://u:p@127.0.0.1:1/none"
         document = {
             "backends": replicas(backend),
@@ -564,7 +564,7 @@ def test_run_with_previous_response_id_continues_at_any_worker(
 
 def test_rate_limit_is_complete_under_uneven_worker_load(tmp_path: Path) -> None:
     limited = {**key("call", CALL, "call"), "limits": {"requests_per_minute": 6}}
-    with FaultBackend() as backend, contextlib.ExitStack() as stack:
+    with FakeBackend() as backend, contextlib.ExitStack() as stack:
         document = {
             "listen": {"port": 0, "shutdown_timeout_s": 1, "workers": 2},
             "backends": replicas(backend),

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from agentguard.testing.fake_backend import FaultBackend, Hang, Huge, Ok, Stall, StatusFault, Truncate
+from agentguard.testing.fake_backend import FakeBackend, Hang, Huge, Ok, Stall, StatusFault, Truncate
 from tests.proxy_server import CHAT, chat, encoded, raw, read_all, read_answer, read_until, serving, within
 
 CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def backend():
-    with FaultBackend() as one:
+    with FakeBackend() as one:
         yield one
 
 
@@ -69,7 +69,7 @@ def backends(*endpoints):
 @contextlib.contextmanager
 def started(folder, fault, **listen):
     """Start a separate proxy with its own backend."""
-    with FaultBackend(fault) as backend:
+    with FakeBackend(fault) as backend:
         document = {"listen": {"port": 0, **listen}, "backends": backends(backend)}
         with serving(folder, document) as proxy:
             yield proxy, backend
@@ -136,7 +136,7 @@ class TestForwarding:
     def test_token_is_forwarded_before_the_next_one_exists(self, proxy, backend):
         backend.set_script(Stall(tokens=1))
         body = encoded(chat(stream=True))
-        first = backend.build_expected_reply(CHAT, body).content.split()[0].encode()
+        first = backend.build_expected_response(CHAT, body).content.split()[0].encode()
         with proxy.connect() as client:
             client.sendall(raw(body))
             assert first in read_until(client, first)
@@ -393,7 +393,7 @@ def test_upgrade_request_is_answered_in_http_1(proxy, backend):
 
 class TestOperation:
     def test_reload_keeps_streams_and_applies_to_new_requests(self, tmp_path):
-        with FaultBackend(Ok(token_interval_s=0.2)) as first, FaultBackend() as second:
+        with FakeBackend(Ok(token_interval_s=0.2)) as first, FakeBackend() as second:
             document = {"listen": {"port": 0}, "backends": backends(first)}
             with serving(tmp_path, document) as proxy, proxy.connect() as client:
                 client.sendall(raw(chat(stream=True)))
@@ -412,7 +412,7 @@ class TestOperation:
 
     def test_shutdown_finishes_streams_and_rejects_new_requests(self, tmp_path):
         with (
-            FaultBackend(Ok(token_interval_s=0.2)) as backend,
+            FakeBackend(Ok(token_interval_s=0.2)) as backend,
             serving(tmp_path, {"backends": backends(backend)}) as proxy,
         ):
             with proxy.connect() as client, proxy.connect() as idle:
@@ -430,7 +430,7 @@ class TestOperation:
         document = {"listen": {"port": 0, "shutdown_timeout_s": 0.3}}
         fault = Ok(token_interval_s=5) if stream else Hang()
         with (
-            FaultBackend(fault) as backend,
+            FakeBackend(fault) as backend,
             serving(tmp_path, {**document, "backends": backends(backend)}) as proxy,
         ):
             with proxy.connect() as client:
@@ -463,7 +463,7 @@ class TestWorkers:
     def test_dead_worker_is_replaced_and_all_end_together(self, tmp_path):
         document = {"listen": {"port": 0, "workers": 2}}
         with (
-            FaultBackend() as backend,
+            FakeBackend() as backend,
             serving(tmp_path, {**document, "backends": backends(backend)}) as proxy,
         ):
             assert proxy.told["workers"] == 2
@@ -488,7 +488,7 @@ class TestWorkers:
             assert proxy.process.wait(30) == 0
 
     def test_reload_reaches_all_workers_and_invalid_file_reaches_none(self, tmp_path):
-        with started(tmp_path, Ok(), workers=2) as (proxy, _), FaultBackend() as other:
+        with started(tmp_path, Ok(), workers=2) as (proxy, _), FakeBackend() as other:
             within(30, lambda: len(children(proxy.process.pid)) == 2)
             document = {"listen": {"port": 0, "workers": 2}, "backends": backends(other)}
             document["backends"]["replicas"][0]["name"] = "new"
@@ -509,7 +509,7 @@ class TestWorkers:
     def test_workers_end_with_their_parent(self, tmp_path):
         document = {"listen": {"port": 0, "workers": 2}}
         with (
-            FaultBackend() as backend,
+            FakeBackend() as backend,
             serving(tmp_path, {**document, "backends": backends(backend)}) as proxy,
         ):
             within(30, lambda: len(children(proxy.process.pid)) == 2)

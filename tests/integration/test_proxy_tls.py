@@ -17,7 +17,7 @@ from agentguard_server.proxy.config.schema import TlsOptions
 from agentguard_server.proxy.http.tls import TlsListener
 
 from agentguard.errors import ConfigError
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from tests.proxy_server import CHAT, Proxy, chat, serving, within
 
 
@@ -47,7 +47,7 @@ def proxy(
     """Serve with two workers and the certificate ``first`` in files that a test may replace."""
     folder = tmp_path_factory.mktemp("proxy")
     install(folder, certificates["first"])
-    with FaultBackend() as backend:
+    with FakeBackend() as backend:
         document = {
             "listen": {
                 "port": 0,
@@ -165,7 +165,7 @@ def test_client_certificate_is_required_if_configured(
 ) -> None:
     (cert, key), (client_cert, client_key) = certificates["first"], certificates["client"]
     tls = {"cert_file": str(cert), "key_file": str(key), "client_ca_file": str(client_cert)}
-    with FaultBackend() as backend:
+    with FakeBackend() as backend:
         document = {
             "listen": {"port": 0, "tls": tls},
             "backends": {"replicas": [{"name": "a", "url": backend.url}], "health": "off"},

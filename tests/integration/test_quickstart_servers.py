@@ -14,7 +14,7 @@ from mcp import StdioServerParameters
 from mcp.client import Client
 
 from agentguard.store import Store
-from tests.contract.claude_agent_world import OFFLINE
+from tests.contract.claude_agent_driver import OFFLINE
 from tests.contract.test_quickstart_pages import RepeatingModel, read_block, run_code
 from tests.proxy_server import serving as serving_proxy
 from tests.unit.integrations.openai_server import serving as serving_model

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from agentguard.testing.fake_backend import (
-    FaultBackend,
+    FakeBackend,
     Hang,
     HeartbeatOnly,
     InjectedFault,
-    InvalidAnswer,
+    InvalidResponse,
     Ok,
     Reset,
     Stall,
@@ -51,18 +51,18 @@ EASY = {
 
 
 @pytest.fixture(scope="module")
-def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend]]:
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FakeBackend]]:
     """Start a proxy with long timeouts and one replica that never answers."""
-    with FaultBackend(Hang(), name="first") as first:
+    with FakeBackend(Hang(), name="first") as first:
         section = {"replicas": replicas(first), "health": "off", "outlier": "off"}
         with serving(tmp_path_factory.mktemp("lone"), {"backends": section}) as proxy:
             yield proxy, first
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend, FaultBackend]]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FakeBackend, FakeBackend]]:
     """Start a proxy with a failing replica and its fallback."""
-    with FaultBackend(name="first") as first, FaultBackend(name="fallback") as fallback:
+    with FakeBackend(name="first") as first, FakeBackend(name="fallback") as fallback:
         made = replicas(first, resumable=True) + replicas(fallback, priority=1, resumable=True)
         section = {"replicas": made, "health": "off", "outlier": "off", "pipeline": EASY}
         with serving(tmp_path_factory.mktemp("pair"), {"backends": section}) as proxy:
@@ -77,20 +77,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Faul
         Truncate(tokens=0, framing="ended"),
         Stall(tokens=0),
         HeartbeatOnly(tokens=0),
-        InvalidAnswer(kind="json"),
-        InvalidAnswer(kind="html"),
+        InvalidResponse(kind="json"),
+        InvalidResponse(kind="html"),
         StatusFault(status=500),
     ],
     ids=str,
 )
 def test_litellm_40404_stream_cut_before_first_token_reaches_fallback(
-    pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
+    pair: tuple[Proxy, FakeBackend, FakeBackend], fault: InjectedFault
 ) -> None:
     proxy, first, fallback = pair
     first.set_script(fault)
     body = body_for("chat", stream=True, text=f"before {fault}")
     got = asyncio.run(ask(proxy.port, CHAT, body))
-    assert outcome("chat", got, stream=True).said == fallback.build_expected_reply(CHAT, body).content
+    assert outcome("chat", got, stream=True).said == fallback.build_expected_response(CHAT, body).content
     assert got.header("agentguard-replica") == "fallback"
 
 
@@ -101,24 +101,24 @@ def test_litellm_40404_stream_cut_before_first_token_reaches_fallback(
         Truncate(framing="close"),
         Truncate(framing="ended"),
         Stall(tokens=3),
-        InvalidAnswer(tokens=3),
+        InvalidResponse(tokens=3),
     ],
     ids=str,
 )
 def test_litellm_40404_stream_cut_after_first_token_is_continued_and_marked(
-    pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
+    pair: tuple[Proxy, FakeBackend, FakeBackend], fault: InjectedFault
 ) -> None:
     proxy, first, fallback = pair
     first.set_script(fault)
     body = body_for("chat", stream=True, text=f"after {fault}")
     got = asyncio.run(ask(proxy.port, CHAT, body))
-    assert outcome("chat", got, stream=True).said == fallback.build_expected_reply(CHAT, body).content
+    assert outcome("chat", got, stream=True).said == fallback.build_expected_response(CHAT, body).content
     assert b"continued" in got.body or any("continued" in value for _, value in got.headers)
 
 
 @pytest.mark.parametrize("api", ["chat", "messages", "embeddings", "responses"])
 def test_litellm_37140_disconnect_cancels_call_without_streaming(
-    lone: tuple[Proxy, FaultBackend], api: str
+    lone: tuple[Proxy, FakeBackend], api: str
 ) -> None:
     proxy, first = lone
     before = len(first.requests)
@@ -136,7 +136,7 @@ def test_litellm_37140_disconnect_cancels_call_without_streaming(
 
 def test_litellm_34836_failing_deployment_leaves_rotation(tmp_path: Path) -> None:
     """There, 25 failures in a row did not remove it; its state is available over an API (#25504)."""
-    with FaultBackend(StatusFault(status=500), name="bad") as bad, FaultBackend(name="good") as good:
+    with FakeBackend(StatusFault(status=500), name="bad") as bad, FakeBackend(name="good") as good:
         section = {"replicas": replicas(bad, good), "health": "off", "load_balancing": "round_robin"}
         with serving(tmp_path, {"backends": section}) as proxy:
 
@@ -153,7 +153,7 @@ def test_litellm_34836_failing_deployment_leaves_rotation(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("fault", [Stall(tokens=0), Stall(tokens=3), HeartbeatOnly(tokens=3)], ids=str)
 def test_portkey_timer_covers_body_after_headers(tmp_path: Path, fault: InjectedFault) -> None:
-    with FaultBackend(fault, name="a") as a:
+    with FakeBackend(fault, name="a") as a:
         section = {"replicas": replicas(a), "health": "off", "pipeline": PIPELINE}
         with serving(tmp_path, {"backends": section}) as proxy:
 
@@ -177,14 +177,14 @@ def test_portkey_timer_covers_body_after_headers(tmp_path: Path, fault: Injected
         StatusFault(status=500),
         StatusFault(status=503, retry_after="0"),
         Truncate(framing="length"),
-        InvalidAnswer(kind="html"),
+        InvalidResponse(kind="html"),
         Reset(tokens=3),
         StatusFault(status=504),
     ],
     ids=str,
 )
 def test_langgraph_8702_openai_agents_4254_crewai_5802_agent_framework_3938_effect_is_not_repeated(
-    pair: tuple[Proxy, FaultBackend, FaultBackend], fault: InjectedFault
+    pair: tuple[Proxy, FakeBackend, FakeBackend], fault: InjectedFault
 ) -> None:
     """A retry may repeat a query, never an effect: a background response, or an unknown POST."""
     proxy, first, fallback = pair

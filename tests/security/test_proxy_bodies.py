@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentguard.testing.fake_backend import FaultBackend, Ok, Raw
+from agentguard.testing.fake_backend import FakeBackend, Ok, Raw
 from tests.faults.proxy_client import PATHS, ask, body_for, outcome
 from tests.faults.proxy_process import Proxy, replicas, serving
 
@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module", params=["gateway", "guarded"])
 def scene(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Proxy, FaultBackend]]:
-    with FaultBackend(name="a") as a:
+) -> Iterator[tuple[Proxy, FakeBackend]]:
+    with FakeBackend(name="a") as a:
         settings = {
             "backends": {
                 "replicas": replicas(a),
@@ -85,7 +85,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_malicious_request_body_causes_no_server_error(scene: tuple[Proxy, FaultBackend], name: str) -> None:
+def test_malicious_request_body_causes_no_server_error(scene: tuple[Proxy, FakeBackend], name: str) -> None:
     proxy, _ = scene
 
     async def main() -> None:
@@ -104,7 +104,7 @@ ANSWERS = {name: BODIES[name] for name in BODIES if name not in ("empty", "blank
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_malicious_answer_body_causes_no_crash(scene: tuple[Proxy, FaultBackend], stream: bool) -> None:
+def test_malicious_answer_body_causes_no_crash(scene: tuple[Proxy, FakeBackend], stream: bool) -> None:
     proxy, a = scene
     whole = json.dumps({"id": "x", "object": "chat.completion", "choices": [{"index": 0, "message": {}}]})
 
@@ -138,7 +138,7 @@ IDS = [
 ]  # fmt: skip
 
 
-def test_ids_and_filters_are_not_interpreted(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_ids_and_filters_are_not_interpreted(scene: tuple[Proxy, FakeBackend]) -> None:
     """SQL in ids and filters (CVE-2026-42208, CVE-2025-67644), paths and templates in ids."""
     proxy, _ = scene
 
@@ -171,7 +171,7 @@ def test_ids_and_filters_are_not_interpreted(scene: tuple[Proxy, FaultBackend]) 
     asyncio.run(main())
 
 
-def test_no_endpoint_accepts_command_address_or_template(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_no_endpoint_accepts_command_address_or_template(scene: tuple[Proxy, FakeBackend]) -> None:
     """Configuration as code (CVE-2026-42271): no request can set a command or an address."""
     proxy, _ = scene
     told = json.loads(asyncio.run(proxy.get("/agentguard/v1/openapi.json")).body)

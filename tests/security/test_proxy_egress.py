@@ -17,7 +17,7 @@ import yaml
 
 from agentguard.backends.http import HttpBackend
 from agentguard.errors import AgentGuardError
-from agentguard.testing.fake_backend import FaultBackend, Ok, StatusFault
+from agentguard.testing.fake_backend import FakeBackend, Ok, StatusFault
 from tests.faults.proxy_client import PATHS, body_for, outcome, request_bytes, send
 from tests.faults.proxy_process import COMMAND, replicas, serving
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 def test_request_cannot_choose_its_destination(tmp_path: Path) -> None:
-    with FaultBackend(name="a") as a, FaultBackend(name="internal") as internal:
+    with FakeBackend(name="a") as a, FakeBackend(name="internal") as internal:
         there, host = internal.url, f"127.0.0.1:{internal.port}"
         fields = ("base_url", "api_base", "api_url", "url", "host", "endpoint", "proxy", "callback_url")
         bodies = [body_for("chat", **{name: there}) for name in (*fields, "model")] + [
@@ -56,9 +56,9 @@ def test_request_cannot_choose_its_destination(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirect_is_not_followed(tmp_path: Path, status: int) -> None:
-    with FaultBackend(name="internal") as internal:
+    with FakeBackend(name="internal") as internal:
         to = (("location", f"{internal.url}/chat/completions"),)
-        with FaultBackend([StatusFault(status=status, headers=to), Ok()], name="a") as a:
+        with FakeBackend([StatusFault(status=status, headers=to), Ok()], name="a") as a:
             settings = {"backends": {"replicas": replicas(a), "health": "off"}}
             with serving(tmp_path, settings) as proxy:
                 got = asyncio.run(send(proxy.port, request_bytes(PATHS["chat"], body_for("chat"))))

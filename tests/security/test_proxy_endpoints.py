@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.auth.authorization import generate_key
 
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from tests.faults.proxy_client import PATHS, Got, ask, body_for, request_bytes, send
 from tests.faults.proxy_process import Proxy, replicas, serving
 
@@ -29,12 +29,12 @@ SECRET = b"usable"
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend]]:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FakeBackend]]:
     keys = [
         {"name": name, "hash": hashed, "scopes": SCOPES[name], "tenant": name}
         for name, (_, hashed) in MADE.items()
     ]
-    with FaultBackend(name="a") as a:
+    with FakeBackend(name="a") as a:
         settings: dict[str, Any] = {
             "backends": {"replicas": replicas(a), "health": "off"},
             "keys": keys,
@@ -66,7 +66,7 @@ def routes(proxy: Proxy) -> list[tuple[str, str]]:
     return [*ours, *models, *more, ("GET", "/ui/runs"), ("GET", "/"), ("GET", "/nothing")]
 
 
-def test_every_route_requires_a_key(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_every_route_requires_a_key(scene: tuple[Proxy, FakeBackend]) -> None:
     proxy, a = scene
     before = len(a.requests)
     wrong = {
@@ -111,7 +111,7 @@ TRICKS = [
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "x/healthz?", "healthz", "127.0.0.1/healthz#", "[::1]", ""])
-def test_no_spelling_of_a_path_bypasses_the_key(scene: tuple[Proxy, FaultBackend], host: str) -> None:
+def test_no_spelling_of_a_path_bypasses_the_key(scene: tuple[Proxy, FakeBackend], host: str) -> None:
     proxy, a = scene
     before = len(a.requests)
 
@@ -125,7 +125,7 @@ def test_no_spelling_of_a_path_bypasses_the_key(scene: tuple[Proxy, FaultBackend
     assert len(a.requests) == before
 
 
-def test_other_methods_require_a_key(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_other_methods_require_a_key(scene: tuple[Proxy, FakeBackend]) -> None:
     proxy, a = scene
     before = len(a.requests)
     for method in ("HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "PROPFIND", "get", "X"):
@@ -140,7 +140,7 @@ def test_other_methods_require_a_key(scene: tuple[Proxy, FaultBackend]) -> None:
     assert len(a.requests) == before
 
 
-def test_key_is_limited_to_its_scopes(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_key_is_limited_to_its_scopes(scene: tuple[Proxy, FakeBackend]) -> None:
     proxy, a = scene
     may = {
         ("GET", "/status"): {"reader", "admin"},
@@ -168,7 +168,7 @@ def test_key_is_limited_to_its_scopes(scene: tuple[Proxy, FaultBackend]) -> None
         assert key.encode() not in sent  # our key must not reach the upstream
 
 
-def test_key_after_body_is_ignored(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_key_after_body_is_ignored(scene: tuple[Proxy, FakeBackend]) -> None:
     proxy, _ = scene
     data = (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
@@ -180,7 +180,7 @@ def test_key_after_body_is_ignored(scene: tuple[Proxy, FaultBackend]) -> None:
 
 
 def test_proxy_without_keys_rejects_web_origins_and_foreign_hosts(tmp_path: Any) -> None:
-    with FaultBackend(name="a") as a:
+    with FakeBackend(name="a") as a:
         settings = {"backends": {"replicas": replicas(a), "health": "off"}}
         with serving(tmp_path, settings) as proxy:
             for headers in (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.auth.authorization import generate_key
 
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from tests.faults.proxy_client import PATHS
 from tests.proxy_server import Proxy, serving
 
@@ -68,7 +68,7 @@ def described(proxy: Proxy, folder: Path) -> Path:
 
 def test_fuzzed_requests_cause_no_server_error(tmp_path: Path) -> None:
     keys = [{"name": "k", "hash": HASH, "scopes": ["call", "read", "admin"], "tenant": "t"}]
-    with FaultBackend() as backend, FaultBackend() as other:
+    with FakeBackend() as backend, FakeBackend() as other:
         replicas = [{"name": f"r{n}", "url": one.url} for n, one in enumerate((backend, other))]
         settings = {
             "backends": {"replicas": replicas, "health": "off"},

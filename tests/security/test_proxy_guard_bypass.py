@@ -15,7 +15,7 @@ from agentguard_server.proxy.routes import match_route, normalize_target
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from tests.unit.server.proxy.harness import Got, head_of, read_response, serving
 
 BODY = {
@@ -72,7 +72,7 @@ def ask(path: str, tmp_path: Path, *, key: str = "", **sections: Any) -> tuple[G
         finally:
             await bootstrap.aclose()
 
-    with FaultBackend() as backend:
+    with FakeBackend() as backend:
         got, guarded = asyncio.run(main(backend.url))
         return got, guarded, len(backend.requests)
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.auth.authorization import generate_key
 
-from agentguard.testing.fake_backend import FaultBackend, Ok
+from agentguard.testing.fake_backend import FakeBackend, Ok
 from tests.faults.proxy_cases import STREAMED, WHOLE, Across
 from tests.faults.proxy_client import PATHS, Got, ask, body_for
 from tests.faults.proxy_process import ROOT, Proxy, replicas, serving, until
@@ -43,7 +43,7 @@ def test_no_output_contains_a_key(tmp_path: Path, keys: bool) -> None:
     store = tmp_path / "store" / "runs.db"
     store.parent.mkdir()
     shown = key if keys else OWN
-    with FaultBackend(Across(table), name="a") as a, FaultBackend(name="here") as here:
+    with FakeBackend(Across(table), name="a") as a, FakeBackend(name="here") as here:
         more = {"api_key_env": "CANARY_KEY"} if keys else {}
         settings: dict[str, Any] = {
             "backends": {"replicas": replicas(a, **more), "health": {"interval_s": 0.5}, "pipeline": FAST},

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.auth.authorization import generate_key
 
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from tests.faults.proxy_client import PATHS, Got, ask, body_for
 from tests.faults.proxy_process import Proxy, replicas, serving, until
 
@@ -26,13 +26,13 @@ def of(name: str, *more: tuple[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend, Path]]:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FakeBackend, Path]]:
     store = tmp_path_factory.mktemp("store") / "runs.db"
     keys = [
         {"name": name, "hash": hashed, "tenant": name, "scopes": ["call", "read", "admin"]}
         for name, (_, hashed) in MADE.items()
     ]
-    with FaultBackend(name="a") as a:
+    with FakeBackend(name="a") as a:
         settings: dict[str, Any] = {
             "backends": {"replicas": replicas(a), "health": "off"},
             "keys": keys,
@@ -53,7 +53,7 @@ def get(proxy: Proxy, who: str, path: str, *, method: str = "GET") -> Got:
     return asyncio.run(ask(proxy.port, path, method=method, headers=of(who)))
 
 
-def test_equal_run_names_of_tenants_are_separate_runs(scene: tuple[Proxy, FaultBackend, Path]) -> None:
+def test_equal_run_names_of_tenants_are_separate_runs(scene: tuple[Proxy, FakeBackend, Path]) -> None:
     proxy, _, _ = scene
     assert turn(proxy, "red", RUN, "a red secret").status == 200
     assert turn(proxy, "blue", RUN, "a blue secret").status == 200
@@ -65,7 +65,7 @@ def test_equal_run_names_of_tenants_are_separate_runs(scene: tuple[Proxy, FaultB
         assert f"a {other} secret".encode() not in one.body
 
 
-def test_ids_of_another_tenant_are_not_found(scene: tuple[Proxy, FaultBackend, Path]) -> None:
+def test_ids_of_another_tenant_are_not_found(scene: tuple[Proxy, FakeBackend, Path]) -> None:
     proxy, _, _ = scene
     assert turn(proxy, "red", "only-red", "red alone").status == 200
     assert turn(proxy, "blue", "only-blue", "blue alone").status == 200
@@ -88,7 +88,7 @@ def test_ids_of_another_tenant_are_not_found(scene: tuple[Proxy, FaultBackend, P
                 assert b"alone" not in got.body
 
 
-def test_viewer_shows_each_tenant_its_own_runs(scene: tuple[Proxy, FaultBackend, Path]) -> None:
+def test_viewer_shows_each_tenant_its_own_runs(scene: tuple[Proxy, FakeBackend, Path]) -> None:
     proxy, _, store = scene
     turn(proxy, "red", "seen-red", "red words in the viewer")
     turn(proxy, "blue", "seen-blue", "blue words in the viewer")
@@ -104,7 +104,7 @@ def pages(proxy: Proxy, who: str) -> bytes:
     )
 
 
-def test_headers_cannot_name_a_tenant(scene: tuple[Proxy, FaultBackend, Path]) -> None:
+def test_headers_cannot_name_a_tenant(scene: tuple[Proxy, FakeBackend, Path]) -> None:
     proxy, _, _ = scene
     turn(proxy, "red", "only-red", "red alone")
     for name in (
@@ -132,7 +132,7 @@ def test_endless_recovery_is_stopped_by_budget(tmp_path: Path) -> None:
         "detectors": {"exact_loop": {"repeat": 2, "on_fail": ["hint", "rollback", "disable_tool", "stop"]}},
         "budgets": {"rollbacks": 2, "rollbacks_per_step": 1, "hints": 2, "resamples": 6, "repairs": 3},
     }
-    with FaultBackend(name="a") as a:
+    with FakeBackend(name="a") as a:
         settings: dict[str, Any] = {
             "backends": {"replicas": replicas(a), "health": "off"},
             "guard": {"policy": policy, "mode": "always"},

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentguard.testing.fake_backend import FaultBackend, Huge, Ok
+from agentguard.testing.fake_backend import FakeBackend, Huge, Ok
 from tests.faults.proxy_client import PATHS, ask, body_for, outcome, send
 from tests.faults.proxy_process import Proxy, replicas, serving, until
 
@@ -30,8 +30,8 @@ SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FaultBackend]]:
-    with FaultBackend(name="a") as a:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, FakeBackend]]:
+    with FakeBackend(name="a") as a:
         settings = {
             "backends": {"replicas": replicas(a), "health": "off", "http": {"max_body_bytes": 8 * MB}},
             "limits": {"max_body_bytes": 8 * MB, "body_timeout_s": 20.0, "header_timeout_s": 3.0},
@@ -68,9 +68,7 @@ def stuff(proxy: Proxy, head: bytes, piece: bytes, count: int, *, seconds: float
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "chunked-small", "length-lied"])
-def test_body_of_150_mb_is_rejected_without_buffering(
-    scene: tuple[Proxy, FaultBackend], framing: str
-) -> None:
+def test_body_of_150_mb_is_rejected_without_buffering(scene: tuple[Proxy, FakeBackend], framing: str) -> None:
     proxy, a = scene
     seen, before = len(a.requests), proxy.rss()
     head = b"POST " + CHAT + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n"
@@ -90,7 +88,7 @@ def test_body_of_150_mb_is_rejected_without_buffering(
 
 
 def test_memory_of_concurrent_large_bodies_is_bounded(tmp_path: object) -> None:
-    with FaultBackend(name="a") as a:
+    with FakeBackend(name="a") as a:
         settings = {"backends": {"replicas": replicas(a), "health": "off"}}
         settings["limits"] = {"max_body_bytes": 8 * MB, "max_buffered_bytes": 16 * MB, "body_timeout_s": 3.0}
         with serving(tmp_path, settings) as proxy:  # type: ignore[arg-type]
@@ -126,7 +124,7 @@ def test_memory_of_concurrent_large_bodies_is_bounded(tmp_path: object) -> None:
     ],
     ids=["long value", "many", "long path", "long query", "500 names", "no end", "blank lines"],
 )
-def test_huge_head_is_rejected(scene: tuple[Proxy, FaultBackend], head: bytes) -> None:
+def test_huge_head_is_rejected(scene: tuple[Proxy, FakeBackend], head: bytes) -> None:
     proxy, _ = scene
     before = proxy.rss()
     got = asyncio.run(send(proxy.port, head, seconds=10))
@@ -137,7 +135,7 @@ def test_huge_head_is_rejected(scene: tuple[Proxy, FaultBackend], head: bytes) -
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("part", ["head", "body", "event"])
 def test_huge_answer_is_rejected_without_buffering(
-    scene: tuple[Proxy, FaultBackend], part: str, stream: bool
+    scene: tuple[Proxy, FakeBackend], part: str, stream: bool
 ) -> None:
     proxy, a = scene
     if part == "event" and not stream:
@@ -201,7 +199,7 @@ CORPUS = {
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_ambiguous_request_is_rejected(scene: tuple[Proxy, FaultBackend], name: str) -> None:
+def test_ambiguous_request_is_rejected(scene: tuple[Proxy, FakeBackend], name: str) -> None:
     proxy, a = scene
     before = len(a.requests)
     got = stuff(proxy, CORPUS[name], b"", 0, seconds=4.0)
@@ -211,7 +209,7 @@ def test_ambiguous_request_is_rejected(scene: tuple[Proxy, FaultBackend], name: 
     assert got == b"" or got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5")), got[:200]
 
 
-def test_forwarded_bytes_are_exactly_one_request(scene: tuple[Proxy, FaultBackend]) -> None:
+def test_forwarded_bytes_are_exactly_one_request(scene: tuple[Proxy, FakeBackend]) -> None:
     """Headers are rebuilt: connection headers, our headers and the client's proxy key are removed."""
     proxy, a = scene
     before = len(a.requests)

@@ -9,7 +9,7 @@ from agentguard.config.policy import Policy
 from agentguard.evals.pilot.estimate import PilotPair, PilotReport, estimate_interventions
 from agentguard.guard import Guard
 from agentguard.recover.plan import Recovery
-from agentguard.testing.contracts.integrations import World
+from agentguard.testing.contracts.integrations import AgentDriver
 from agentguard.testing.guard_check import ScriptedScenario
 from agentguard.testing.guard_check.check import RunResult, run_guarded, run_plain
 
@@ -26,22 +26,22 @@ PILOT_STRATEGIES: Final = (
 
 
 def run_scripted_pilot(
-    world: World, scenarios: Sequence[ScriptedScenario], policy: Policy | None = None
+    driver: AgentDriver, scenarios: Sequence[ScriptedScenario], policy: Policy | None = None
 ) -> PilotReport:
     """Run the scenarios without the guard, with it, and with each strategy as its only one.
 
     Args:
-        world: function that runs an agent under a guard; see `agentguard.testing.contracts.integrations`.
+        driver: function that runs an agent under a guard; see `agentguard.testing.contracts.integrations`.
         scenarios: the scenarios.
         policy: policy of the guard; by default the defaults.
     """
     base = policy or Policy()
     plain = [run_plain(scenario) for scenario in scenarios]
-    pairs = list(_iter_pairs(world, scenarios, plain, base))
+    pairs = list(_iter_pairs(driver, scenarios, plain, base))
     alternatives = (
         pair
         for strategy in PILOT_STRATEGIES
-        for pair in _iter_pairs(world, scenarios, plain, _replace_strategy(base, strategy))
+        for pair in _iter_pairs(driver, scenarios, plain, _replace_strategy(base, strategy))
         if pair.strategy == strategy
     )
     return estimate_interventions(pairs, alternatives=alternatives)
@@ -57,12 +57,12 @@ def _replace_strategy(policy: Policy, strategy: str) -> Policy:
 
 
 def _iter_pairs(
-    world: World, scenarios: Sequence[ScriptedScenario], plain: Sequence[RunResult], policy: Policy
+    driver: AgentDriver, scenarios: Sequence[ScriptedScenario], plain: Sequence[RunResult], policy: Policy
 ) -> Iterator[PilotPair]:
     for scenario, without in zip(scenarios, plain, strict=True):
         recoveries: list[Recovery] = []
         guard = Guard.from_policy(policy, observers=(recoveries.append,), schemata=False)
-        result = run_guarded(world, scenario, lambda guard=guard: guard)  # type: ignore[misc]
+        result = run_guarded(driver, scenario, lambda guard=guard: guard)  # type: ignore[misc]
         first = recoveries[0] if recoveries else None
         yield PilotPair(
             task=scenario.name,

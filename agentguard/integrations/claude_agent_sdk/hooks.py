@@ -26,7 +26,7 @@ from claude_agent_sdk.types import HookMatcher
 
 from agentguard import _sync_async
 from agentguard.errors import RecoveryError
-from agentguard.integrations.claude_agent_sdk.tools import build_tool_specs, read_effects
+from agentguard.integrations.claude_agent_sdk.tool_specs import build_tool_specs, read_effects
 from agentguard.recover.actions import Restart, Rewind
 from agentguard.recover.agent_messages import format_call_refusal
 from agentguard.recover.capabilities import Capabilities

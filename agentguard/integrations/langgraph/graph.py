@@ -41,7 +41,7 @@ from agentguard.integrations.langchain.run import acall_tool, call_tool, get_cur
 from agentguard.integrations.langgraph.checkpoints import ForkPointSearch, find_source_node
 from agentguard.integrations.langgraph.driver import GraphChange, GraphDriver, GraphRun
 from agentguard.integrations.langgraph.graph_inspection import UNGUARDED_METHODS, inspect_graph
-from agentguard.integrations.langgraph.streaming import ChunkFilter
+from agentguard.integrations.langgraph.stream_filter import ChunkFilter
 from agentguard.integrations.langgraph.thread_runs import ThreadRuns
 
 if TYPE_CHECKING:

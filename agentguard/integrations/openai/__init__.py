@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentguard.integrations.openai.httpx2_transport import AsyncGuardTransport as AsyncGuardTransport
+    from agentguard.integrations.openai.httpx2_transport import GuardTransport as GuardTransport
     from agentguard.integrations.openai.httpx_transport import (
         AsyncHttpxGuardTransport as AsyncHttpxGuardTransport,
     )
     from agentguard.integrations.openai.httpx_transport import HttpxGuardTransport as HttpxGuardTransport
-    from agentguard.integrations.openai.transport import AsyncGuardTransport as AsyncGuardTransport
-    from agentguard.integrations.openai.transport import GuardTransport as GuardTransport
 
 _EXPORTS = {
-    "GuardTransport": "agentguard.integrations.openai.transport",
-    "AsyncGuardTransport": "agentguard.integrations.openai.transport",
+    "GuardTransport": "agentguard.integrations.openai.httpx2_transport",
+    "AsyncGuardTransport": "agentguard.integrations.openai.httpx2_transport",
     "AsyncHttpxGuardTransport": "agentguard.integrations.openai.httpx_transport",
     "HttpxGuardTransport": "agentguard.integrations.openai.httpx_transport",
 }

@@ -5,7 +5,7 @@
     client = OpenAI(http_client=DefaultHttpxClient(transport=guard.httpx_transport()))
 
 Each transport converts requests and responses of httpx to those of httpx2 and back. Between the conversions
-works `agentguard.integrations.openai.transport`, so both libraries share one implementation.
+works `agentguard.integrations.openai.httpx2_transport`, so both libraries share one implementation.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ try:
 except ImportError as error:
     raise MissingExtra("the guarded transport for httpx", "httpx") from error
 
-from agentguard.integrations.openai.http import require_request
-from agentguard.integrations.openai.transport import AsyncGuardTransport, GuardTransport
+from agentguard.integrations.openai.http_messages import require_request
+from agentguard.integrations.openai.httpx2_transport import AsyncGuardTransport, GuardTransport
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard

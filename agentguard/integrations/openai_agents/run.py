@@ -13,6 +13,11 @@ from agents.run import CallModelData, ModelInputData
 
 from agentguard import _sync_async
 from agentguard.errors import RunStopped
+from agentguard.integrations.openai_agents.agent_wrapper import (
+    AgentWrapper,
+    build_guarded_config,
+    find_model_name,
+)
 from agentguard.integrations.openai_agents.items import (
     RunHistory,
     add_observations,
@@ -28,11 +33,6 @@ from agentguard.integrations.openai_agents.model_calls import (
     close_on_exit,
 )
 from agentguard.integrations.openai_agents.sdk_session import SdkSessionWriter
-from agentguard.integrations.openai_agents.wrappers import (
-    AgentWrapper,
-    build_guarded_config,
-    find_model_name,
-)
 from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SampleVariant
 from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES, Capabilities
 from agentguard.recover.plan import RecoveryPlan

@@ -1,11 +1,13 @@
 """Contract of integrations: the same scripts, tools and guard in each framework.
 
-A test drives an integration through a `World`: a function that runs an agent of the framework on `TASK` under
-the given guard. The agent's tools are `ContractRun.book` and `ContractRun.find`. Its model answers with the
-result of `ContractRun.next_answer` (or `ContractRun.next_answer_async`): a text, a call as
-``(tool, arguments)``, or a list of parallel calls. `list_invocations` returns the calls of an answer. The
-world fills in ``sessions`` and ``answer``; `ContractRun` itself records the requests to the models and the
-effects of the tools.
+A test tests an integration through an `AgentDriver`: a function that runs an agent of the framework on `TASK`
+under the given guard.
+
+- The agent's tools are `ContractRun.book` and `ContractRun.find`.
+- Its model returns the result of `ContractRun.next_answer` (or `ContractRun.next_answer_async`): a text, a
+  call as ``(tool, arguments)``, or a list of parallel calls. `list_invocations` returns the calls.
+- The driver sets ``answer`` and appends the guard's sessions to ``sessions``.
+- `ContractRun` records the requests to the models and the effects of the tools.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ FINAL_ANSWER = "Seat 4 is booked."
 
 
 class RunFeature(StrEnum):
-    """Feature of a framework that some scripted runs need; `supports` declares those of a world."""
+    """Feature of a framework that some scripted runs need; `supports` declares those of a driver."""
 
     SUB_AGENT = "sub-agent"
     """The agent has a tool ``scout``: an agent with the model ``"scout"`` and the tool `ContractRun.find`."""
@@ -73,7 +75,7 @@ def list_invocations(answer: ScriptedAnswer) -> list[ToolInvocation]:
 
 @dataclass
 class ContractRequest:
-    """One request to a model.
+    """Request to a model.
 
     Attributes:
         model: name of the model.
@@ -90,11 +92,11 @@ class ContractRequest:
 
 @dataclass
 class ContractRun:
-    """A run under a guard.
+    """Run under a guard: the scripted models, the tools, and the record of both.
 
     Attributes:
-        script: answers of each model, by its name; ``"own"`` is the agent's model.
-        find_results: results or exceptions of `find`, in turn; afterwards a fixed result.
+        script: remaining answers of each model, by its name; ``"own"`` is the agent's model.
+        find_results: results or exceptions of `find`, in turn; afterwards `find` returns a fixed result.
         book_result: result of `book`; ``{seat}`` is the seat.
         bookings: number of actual bookings by seat.
         find_count: number of calls of `find`.
@@ -102,8 +104,8 @@ class ContractRun:
         sessions: sessions of the guarded runs.
         answer: final answer of the agent.
         max_concurrent: highest number of concurrent requests.
-        feature: feature that the world must use in this run.
-        approvals: decisions of `approve`, in turn; afterwards it approves.
+        feature: feature that the driver must use in this run.
+        approvals: results of `approve`, in turn; afterwards it returns True.
     """
 
     script: dict[str, list[ScriptedAnswer]]
@@ -130,7 +132,7 @@ class ContractRun:
         return " ".join(text for text in self.requests[-1].user_texts if text.startswith("[guard]"))
 
     def next_answer(self, request: ContractRequest) -> ScriptedAnswer:
-        """Record the request and return the next scripted answer of its model."""
+        """Record the request and return the next scripted answer of its model, or raise it."""
         self.requests.append(request)
         answer = self.script[request.model].pop(0)
         if isinstance(answer, Exception):
@@ -146,7 +148,7 @@ class ContractRun:
         return self.next_answer(request)
 
     def approve(self) -> bool:
-        """Return the decision of a person on a call of `book`."""
+        """Return whether a person approves a call of `book`."""
         return self.approvals.pop(0) if self.approvals else True
 
     def book(self, seat: int) -> str:
@@ -156,7 +158,7 @@ class ContractRun:
         return self.book_result.format(seat=seat)
 
     def find(self, where: str) -> str:
-        """Find a seat."""
+        """Find a seat; return or raise the next of `find_results`."""
         del where
         self.find_count += 1
         result = self.find_results.pop(0) if self.find_results else "seat 4 is free"
@@ -165,38 +167,41 @@ class ContractRun:
         return str(result)
 
 
-World = Callable[[Guard, ContractRun], None]
+AgentDriver = Callable[[Guard, ContractRun], None]
+"""Function that runs an agent of a framework under a guard."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def supports(*features: RunFeature) -> Callable[[_Function], _Function]:
-    """Declare the features of a world; scripted runs that need another feature are counted as not run."""
+    """Declare the features of a driver; scripted runs that need another feature are counted as not run."""
 
-    def declare(world: _Function) -> _Function:
-        world.__dict__["features"] = frozenset(features)
-        return world
+    def declare(driver: _Function) -> _Function:
+        driver.__dict__["features"] = frozenset(features)
+        return driver
 
     return declare
 
 
-def list_features(world: World) -> frozenset[RunFeature]:
-    """Return the features that a world declares."""
-    return getattr(world, "features", frozenset())
+def list_features(driver: AgentDriver) -> frozenset[RunFeature]:
+    """Return the features that a driver declares."""
+    return getattr(driver, "features", frozenset())
 
 
 def run_script(
-    world: World, answers: Sequence[ScriptedAnswer] | Mapping[str, Sequence[ScriptedAnswer]], **parts: Any
+    driver: AgentDriver,
+    answers: Sequence[ScriptedAnswer] | Mapping[str, Sequence[ScriptedAnswer]],
+    **parts: Any,
 ) -> tuple[ContractRun, str | None]:
-    """Run a script in a world.
+    """Run a driver with scripted models under a new guard.
 
     Args:
-        world: of the integration.
-        answers: of the agent's own model, or of each model by its name.
-        **parts: of the guard; ``finds`` contains the results of `ContractRun.find`, ``book_result`` is that
-            of `ContractRun.book`.
+        driver: driver of the integration.
+        answers: answers of the agent's own model, or of each model by its name.
+        **parts: arguments of `Guard`. In addition, ``finds`` contains the results of `ContractRun.find`, and
+            ``book_result`` is the result of `ContractRun.book`.
 
     Returns:
-        The run, and the reason why the guard stopped it, or None.
+        The run, and the reason for which the guard stopped it, or None.
     """
     script = answers if isinstance(answers, Mapping) else {"own": answers}
     contract_run = ContractRun(
@@ -207,7 +212,7 @@ def run_script(
     guard.tool(effect="write")(contract_run.book)
     guard.tool(effect="read")(contract_run.find)
     try:
-        world(guard, contract_run)
+        driver(guard, contract_run)
     except RunStopped as stop:
         return contract_run, str(stop)
     return contract_run, contract_run.session.stop_reason
@@ -220,7 +225,7 @@ class FixedStepLocalizer:
         step: index of the step, from 0.
     """
 
-    name = "points"
+    name = "fixed_step"
 
     def __init__(self, step: int | None = None) -> None:
         self._step = step
@@ -236,52 +241,56 @@ class FixedStepLocalizer:
 
 
 def check_seat_named(run: Trajectory) -> bool | str:
-    """Return True if the final answer names the seat, else the reason (an acceptance test)."""
+    """Return True if the final answer names the seat; otherwise the reason (an acceptance test)."""
     return run.steps[-1].content.startswith("Seat 4") or "the answer does not say which seat was booked"
 
 
-def check_healthy_run_unchanged(world: World) -> None:
+def check_healthy_run_unchanged(driver: AgentDriver) -> None:
     """Check that the guard adds nothing, and that the record has task, call, result and answer."""
-    played, stopped = run_script(world, [BOOK_CALL, FINAL_ANSWER])
-    session = played.session
-    assert (played.answer.strip(), played.bookings, stopped) == (FINAL_ANSWER, {4: 1}, None)
+    run, stop_reason = run_script(driver, [BOOK_CALL, FINAL_ANSWER])
+    session = run.session
+    assert (run.answer.strip(), run.bookings, stop_reason) == (FINAL_ANSWER, {4: 1}, None)
     assert (session.recoveries, session.failures, session.has_ended) == ([], [], True)
     assert [step.source for step in session.run.steps] == [Source.USER, Source.AGENT, Source.AGENT]
     assert session.run.task == TASK
-    called = session.run.steps[1]
-    assert [(one.name, one.arguments) for one in called.tool_calls] == [BOOK_CALL]
-    assert [one.content for one in called.observations] == ["seat 4 is yours"]
+    call_step = session.run.steps[1]
+    assert [(one.name, one.arguments) for one in call_step.tool_calls] == [BOOK_CALL]
+    assert [one.content for one in call_step.observations] == ["seat 4 is yours"]
     assert [effect.state.value for effect in session.ledger.effects()] == ["done"]
-    assert played.requests[-1].user_texts == [TASK]
+    assert run.requests[-1].user_texts == [TASK]
 
 
-def check_loop_rolled_back(world: World) -> None:
+def check_loop_rolled_back(driver: AgentDriver) -> None:
     """Check that the model no longer sees removed steps but sees the guard's text, and both are recorded."""
-    played, _ = run_script(
-        world, [FIND_CALL, FIND_CALL, FIND_CALL, "There is none."], recover=RecoveryPolicy(on_fail="rollback")
+    run, _ = run_script(
+        driver,
+        [FIND_CALL, FIND_CALL, FIND_CALL, "There is none."],
+        recover=RecoveryPolicy(on_fail="rollback"),
     )
-    session = played.session
-    assert played.answer.strip().endswith("There is none.")
-    assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.UNKNOWN], "an end proves nothing"
-    assert len(played.requests[-1].tool_results) < played.find_count
-    assert played.guard_text
+    session = run.session
+    assert run.answer.strip().endswith("There is none.")
+    assert [one.outcome for one in session.recoveries] == [RecoveryOutcome.UNKNOWN], (
+        "the end of a run does not verify a recovery"
+    )
+    assert len(run.requests[-1].tool_results) < run.find_count
+    assert run.guard_text
     assert session.run.branches
     assert session.run.branches[0].steps
 
 
-def check_rejected_call_not_executed(world: World) -> None:
+def check_rejected_call_not_executed(driver: AgentDriver) -> None:
     """Check that the guard rejects a turn before its tools run, and that the model sees the reason."""
-    played, _ = run_script(
-        world, [UNKNOWN_TOOL_CALL, BOOK_CALL, FINAL_ANSWER], recover=RecoveryPolicy(on_fail="rollback")
+    run, _ = run_script(
+        driver, [UNKNOWN_TOOL_CALL, BOOK_CALL, FINAL_ANSWER], recover=RecoveryPolicy(on_fail="rollback")
     )
-    session = played.session
-    assert (played.answer.strip(), played.bookings) == (FINAL_ANSWER, {4: 1})
+    session = run.session
+    assert (run.answer.strip(), run.bookings) == (FINAL_ANSWER, {4: 1})
     assert [one.plan.tier.name for one in session.recoveries] == ["REJECT"]
     assert session.run.branches[0].steps[-1].tool_calls[0].name == "fly"
-    assert played.guard_text, "sent once, and not at the next turn again"
+    assert run.guard_text, "the next request must contain the reason for the rejection"
 
 
-def check_effect_executed_once(world: World) -> None:
+def check_effect_executed_once(driver: AgentDriver) -> None:
     """Check that a rollback does not execute a completed effect again, and that the agent sees its result."""
     answers = [BOOK_CALL, "I do not know.", BOOK_CALL, FINAL_ANSWER]
     guard: dict[str, Any] = {
@@ -289,89 +298,89 @@ def check_effect_executed_once(world: World) -> None:
         "accept": check_seat_named,
         "localizer": FixedStepLocalizer(1),
     }
-    played, stopped = run_script(world, answers, **guard)
-    assert (played.bookings, stopped) == ({4: 1}, None)
-    assert played.answer.strip().endswith(FINAL_ANSWER)
-    assert [effect.state.value for effect in played.session.ledger.effects()] == ["done"]
-    assert "seat 4 is yours" in " ".join([played.guard_text, *played.requests[-1].tool_results])
+    run, stop_reason = run_script(driver, answers, **guard)
+    assert (run.bookings, stop_reason) == ({4: 1}, None)
+    assert run.answer.strip().endswith(FINAL_ANSWER)
+    assert [effect.state.value for effect in run.session.ledger.effects()] == ["done"]
+    assert "seat 4 is yours" in " ".join([run.guard_text, *run.requests[-1].tool_results])
 
 
-def check_effect_without_output_not_repeated(world: World) -> None:
+def check_effect_without_output_not_repeated(driver: AgentDriver) -> None:
     """Check that an equal call directly after a call without output does not run, and the run continues."""
-    played, stopped = run_script(world, [BOOK_CALL, BOOK_CALL, FINAL_ANSWER], book_result="")
-    assert (played.bookings, stopped) == ({4: 1}, None)
-    assert played.answer.strip().endswith(FINAL_ANSWER)
-    guard_texts = [*played.requests[-1].user_texts, *played.requests[-1].tool_results]
+    run, stop_reason = run_script(driver, [BOOK_CALL, BOOK_CALL, FINAL_ANSWER], book_result="")
+    assert (run.bookings, stop_reason) == ({4: 1}, None)
+    assert run.answer.strip().endswith(FINAL_ANSWER)
+    guard_texts = [*run.requests[-1].user_texts, *run.requests[-1].tool_results]
     assert "not known whether it took effect" in " ".join(guard_texts)
 
 
-def check_end_requires_acceptance(world: World) -> None:
+def check_end_requires_acceptance(driver: AgentDriver) -> None:
     """Check that the acceptance test decides the end of the run, and that its result is recorded."""
-    played, _ = run_script(
-        world,
+    run, _ = run_script(
+        driver,
         ["I am off.", FINAL_ANSWER],
         recover=RecoveryPolicy(on_fail="restart"),
         accept=check_seat_named,
     )
-    session = played.session
-    assert played.answer.strip().endswith(FINAL_ANSWER)
+    session = run.session
+    assert run.answer.strip().endswith(FINAL_ANSWER)
     assert [(one.trigger, one.outcome) for one in session.recoveries] == [
         ("acceptance", RecoveryOutcome.CONFIRMED)
     ]
     assert session.has_ended
-    assert played.requests[-1].user_texts[0].startswith(TASK), "the task is never rolled back"
+    assert run.requests[-1].user_texts[0].startswith(TASK), "a rollback must not remove the task"
 
 
-def check_stop_reports_reason(world: World) -> None:
+def check_stop_reports_reason(driver: AgentDriver) -> None:
     """Check that the run ends after a stop, and that the reason is reported."""
-    played, stopped = run_script(world, [FIND_CALL] * 30, recover=RecoveryPolicy(on_fail="stop"))
-    assert stopped
-    assert played.find_count <= 4
-    assert str(played.session.stop_reason) in stopped
+    run, stop_reason = run_script(driver, [FIND_CALL] * 30, recover=RecoveryPolicy(on_fail="stop"))
+    assert stop_reason
+    assert run.find_count <= 4
+    assert str(run.session.stop_reason) in stop_reason
 
 
-def check_budget_stops_recovery(world: World) -> None:
+def check_budget_stops_recovery(driver: AgentDriver) -> None:
     """Check that the guard stops an agent that ignores every rollback once the budget is spent."""
     budget = RecoveryBudget(rollbacks=2, rollbacks_per_step=1)
-    played, stopped = run_script(
-        world, [FIND_CALL] * 20, recover=RecoveryPolicy(on_fail=["rollback", "stop"], budget=budget)
+    run, stop_reason = run_script(
+        driver, [FIND_CALL] * 20, recover=RecoveryPolicy(on_fail=["rollback", "stop"], budget=budget)
     )
-    assert [one.plan.strategy for one in played.session.recoveries] == ["rollback", "rollback", "stop"]
-    assert played.session.account.usage.rollbacks == 2
-    assert stopped
+    assert [one.plan.strategy for one in run.session.recoveries] == ["rollback", "rollback", "stop"]
+    assert run.session.account.usage.rollbacks == 2
+    assert stop_reason
 
 
-def check_guard_failure_tolerated(world: World) -> None:
+def check_guard_failure_tolerated(driver: AgentDriver) -> None:
     """Check that the failure of a guard component is recorded and does not fail the run."""
 
-    def fails(_: Trajectory) -> bool:
+    def raise_error(_: Trajectory) -> bool:
         raise ValueError("the acceptance test is broken")
 
-    played, stopped = run_script(world, [BOOK_CALL, FINAL_ANSWER], accept=fails)
-    assert (played.answer.strip(), played.bookings, stopped) == (FINAL_ANSWER, {4: 1}, None)
-    assert [failure.error for failure in played.session.failures] == ["ValueError"]
+    run, stop_reason = run_script(driver, [BOOK_CALL, FINAL_ANSWER], accept=raise_error)
+    assert (run.answer.strip(), run.bookings, stop_reason) == (FINAL_ANSWER, {4: 1}, None)
+    assert [failure.error for failure in run.session.failures] == ["ValueError"]
 
 
-def check_concurrent_runs_isolated(world: World) -> None:
+def check_concurrent_runs_isolated(driver: AgentDriver) -> None:
     """Check that two concurrent runs have separate sessions, ledgers and answers."""
-    run_of_seat: dict[int, ContractRun] = {}
+    runs_by_seat: dict[int, ContractRun] = {}
 
-    def one(seat: int) -> None:
-        run_of_seat[seat], _ = run_script(world, [("book", {"seat": seat}), f"Seat {seat} is booked."])
+    def book_seat(seat: int) -> None:
+        runs_by_seat[seat], _ = run_script(driver, [("book", {"seat": seat}), f"Seat {seat} is booked."])
 
-    threads = [threading.Thread(target=one, args=(seat,)) for seat in (1, 2)]
+    threads = [threading.Thread(target=book_seat, args=(seat,)) for seat in (1, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(run_of_seat) == {1, 2}
-    for seat, contract_run in run_of_seat.items():
+    assert set(runs_by_seat) == {1, 2}
+    for seat, contract_run in runs_by_seat.items():
         assert contract_run.bookings == {seat: 1}
         assert contract_run.answer.strip() == f"Seat {seat} is booked."
         assert len(contract_run.session) == 3
 
 
-CHECKS: tuple[Callable[[World], None], ...] = (
+CHECKS: tuple[Callable[[AgentDriver], None], ...] = (
     check_healthy_run_unchanged,
     check_loop_rolled_back,
     check_rejected_call_not_executed,

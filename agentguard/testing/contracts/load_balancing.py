@@ -19,12 +19,12 @@ from agentguard.errors import ConfigError
 LoadBalancingFactory = Callable[..., LoadBalancingOptions]
 
 CHOICES_PER_CHECK = 3000
-"""Number of choices from which shares are measured; their error is then below 5 %."""
+"""Number of choices for a measurement of shares; the error of a share is then below 5 %."""
 
 
 @dataclass(slots=True)
 class StubReplica:
-    """A replica as policies see it."""
+    """Replica with the attributes that policies read."""
 
     name: str
     weight: float = 1.0
@@ -34,7 +34,7 @@ class StubReplica:
 
 @dataclass(frozen=True, slots=True)
 class StubRequest:
-    """A request as policies see it."""
+    """Request with the attributes that policies read."""
 
     session_id: str = ""
     prefix_digest: bytes = b""
@@ -64,25 +64,27 @@ def check_unknown_options_rejected(factory: LoadBalancingFactory) -> None:
         factory(no_such_option=1)
     except (TypeError, ConfigError):
         return
-    raise AssertionError("an unknown option was taken")
+    raise AssertionError("the policy accepted an unknown option")
 
 
 def check_chooses_candidates(factory: LoadBalancingFactory) -> None:
-    """Check that the policy always returns one of the offered objects."""
+    """Check that the policy always returns one of the candidates."""
     rng = random.Random(7)  # noqa: S311
-    chooser, everything = factory().build(rng), build_replicas(1, 2, 0.5, 10, 1)
-    for ask in [*build_requests(200), StubRequest()]:
-        for one in everything:
+    chooser, replicas = factory().build(rng), build_replicas(1, 2, 0.5, 10, 1)
+    for request in [*build_requests(200), StubRequest()]:
+        for one in replicas:
             one.inflight, one.latency_s = rng.randrange(50), rng.choice((0.0, rng.random()))
-        offered = rng.sample(everything, rng.randint(1, len(everything)))
-        chosen = chooser.choose(ask, offered)
-        assert any(chosen is one for one in offered), f"{chosen.name} was chosen and not offered"
+        candidates = rng.sample(replicas, rng.randint(1, len(replicas)))
+        chosen = chooser.choose(request, candidates)
+        assert any(chosen is one for one in candidates), (
+            f"the policy chose {chosen.name}, which is not a candidate"
+        )
 
 
 def check_single_candidate(factory: LoadBalancingFactory) -> None:
     """Check that the policy chooses a single candidate, however loaded it is."""
     chooser, only = factory().build(random.Random(1)), StubReplica(name="only", weight=0.001, inflight=10_000)  # noqa: S311
-    assert all(chooser.choose(ask, [only]) is only for ask in [*build_requests(20), StubRequest()])
+    assert all(chooser.choose(request, [only]) is only for request in [*build_requests(20), StubRequest()])
 
 
 def check_deterministic(factory: LoadBalancingFactory) -> None:
@@ -94,20 +96,20 @@ def check_deterministic(factory: LoadBalancingFactory) -> None:
 
 def check_candidates_unchanged(factory: LoadBalancingFactory) -> None:
     """Check that the policy does not change the candidates or their order."""
-    chooser, offered = factory().build(random.Random(5)), build_replicas(1, 2, 3)  # noqa: S311
-    before = [(one.name, one.weight, one.inflight) for one in offered]
-    for ask in build_requests(50):
-        chooser.choose(ask, offered)
-    assert [(one.name, one.weight, one.inflight) for one in offered] == before
+    chooser, candidates = factory().build(random.Random(5)), build_replicas(1, 2, 3)  # noqa: S311
+    before = [(one.name, one.weight, one.inflight) for one in candidates]
+    for request in build_requests(50):
+        chooser.choose(request, candidates)
+    assert [(one.name, one.weight, one.inflight) for one in candidates] == before
 
 
 def check_state_bounded(factory: LoadBalancingFactory) -> None:
     """Check that the state of the policy stays bounded while replicas come and go."""
     chooser = factory().build(random.Random(9))  # noqa: S311
     for n in range(2000):
-        offered = [StubReplica(name=f"short-lived-{n}"), StubReplica(name="lasting")]
-        assert chooser.choose(StubRequest(session_id="s", prefix_digest=b"p"), offered) in offered
-    assert _count_stored_items(chooser) < 1000, "it keeps a record of every replica that there ever was"
+        candidates = [StubReplica(name=f"short-lived-{n}"), StubReplica(name="lasting")]
+        assert chooser.choose(StubRequest(session_id="s", prefix_digest=b"p"), candidates) in candidates
+    assert _count_stored_items(chooser) < 1000, "the policy stores data of removed replicas"
 
 
 def check_even_distribution(factory: LoadBalancingFactory) -> None:
@@ -119,7 +121,7 @@ def check_even_distribution(factory: LoadBalancingFactory) -> None:
 def check_weights_respected(factory: LoadBalancingFactory) -> None:
     """Check that triple weight gets about triple the requests. For policies that spread the load."""
     light, heavy = _measure_shares(factory, (1, 3), busy=True)
-    assert 2.2 <= heavy / light <= 3.8, f"{heavy / light:.2f} times, where the weight is 3 times"
+    assert 2.2 <= heavy / light <= 3.8, f"triple weight got {heavy / light:.2f} times the requests"
 
 
 def check_affinity(factory: LoadBalancingFactory, *, key: str) -> None:
@@ -129,14 +131,14 @@ def check_affinity(factory: LoadBalancingFactory, *, key: str) -> None:
         factory: creates the policy.
         key: the affinity key: ``session`` or ``prefix``.
     """
-    offered = build_replicas(1, 1, 1, 1)
+    candidates = build_replicas(1, 1, 1, 1)
     for n in range(50):
-        ask = (
+        request = (
             StubRequest(session_id=f"run {n}")
             if key == "session"
             else StubRequest(prefix_digest=b"prompt %d" % n)
         )
-        chosen = {factory().build(random.Random(seed)).choose(ask, offered).name for seed in range(5)}  # noqa: S311
+        chosen = {factory().build(random.Random(seed)).choose(request, candidates).name for seed in range(5)}  # noqa: S311
         assert len(chosen) == 1
 
 
@@ -149,9 +151,9 @@ def check_minimal_disruption(factory: LoadBalancingFactory) -> None:
     moved_keys = 0
     for request in build_requests(1000):
         before, after = chooser.choose(request, replicas), chooser.choose(request, remaining_replicas)
-        assert before is after or before is removed_replica, f"{before.name} lost a key, and had not gone"
+        assert before is after or before is removed_replica, f"{before.name} lost a key although it remains"
         moved_keys += before is removed_replica
-    assert moved_keys < 300, f"{moved_keys} of 1000 keys were one replica's of five"
+    assert moved_keys < 300, f"one of five replicas had {moved_keys} of 1000 keys"
 
 
 CHECKS: tuple[Callable[[LoadBalancingFactory], None], ...] = (
@@ -171,31 +173,31 @@ DISTRIBUTION_CHECKS: tuple[Callable[[LoadBalancingFactory], None], ...] = (check
 
 def _simulate_choices(chooser: LoadBalancingPolicy) -> list[str]:
     """Return the choices over a period in which requests begin and end."""
-    offered, names = build_replicas(1, 2, 1), []
-    for n, ask in enumerate(build_requests(200)):
-        chosen = chooser.choose(ask, offered)
+    candidates, names = build_replicas(1, 2, 1), []
+    for n, request in enumerate(build_requests(200)):
+        chosen = chooser.choose(request, candidates)
         chosen.inflight += 1
         names.append(chosen.name)
         if n % 3 == 0:
-            offered[n % len(offered)].inflight = 0
+            candidates[n % len(candidates)].inflight = 0
     return names
 
 
 def _measure_shares(factory: LoadBalancingFactory, weights: Sequence[float], *, busy: bool) -> list[float]:
     """Return the share of requests of each replica; with ``busy``, running requests end at random."""
     rng = random.Random(11)  # noqa: S311
-    chooser, offered = factory().build(rng), build_replicas(*weights)
+    chooser, candidates = factory().build(rng), build_replicas(*weights)
     counts: Counter[str] = Counter()
     running: list[StubReplica] = []
-    for ask in build_requests(CHOICES_PER_CHECK):
-        chosen = chooser.choose(ask, offered)
+    for request in build_requests(CHOICES_PER_CHECK):
+        chosen = chooser.choose(request, candidates)
         counts[chosen.name] += 1
         chosen.inflight += 1
         running.append(chosen)
         if busy and len(running) > 40:
             ended = running.pop(rng.randrange(len(running)))
             ended.inflight -= 1
-    return [counts[one.name] / CHOICES_PER_CHECK for one in offered]
+    return [counts[one.name] / CHOICES_PER_CHECK for one in candidates]
 
 
 def _count_stored_items(chooser: object) -> int:

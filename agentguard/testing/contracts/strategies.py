@@ -38,26 +38,26 @@ _NAMES = tuple(one.name for one in fields(Capabilities))
 
 
 def build_situations() -> Iterator[RecoveryContext]:
-    """Yield situations: each step as the cause, committed or not, with all, one or no capabilities."""
+    """Yield a situation for each cause, committed or not, and all, all but one, one or no capabilities."""
     everything = Capabilities(**dict.fromkeys(_NAMES, True))
     nothing = Capabilities(**dict.fromkeys(_NAMES, False))
     lacking = [Capabilities(**{name: name != one for name in _NAMES}) for one in _NAMES]
     having = [Capabilities(**{name: name == one for name in _NAMES}) for one in _NAMES]
-    for can in (everything, nothing, *lacking, *having):
+    for capabilities in (everything, nothing, *lacking, *having):
         for step in range(_TURNS):
             for committed in (True, False):
-                yield build_situation(step, capabilities=can, committed=committed)
+                yield build_situation(step, capabilities=capabilities, committed=committed)
 
 
 def build_situation(step: int, *, capabilities: Capabilities, committed: bool) -> RecoveryContext:
-    """Return a run of four turns, three of which booked a seat, with ``step`` as the likely root cause."""
+    """Return the situation of a run of four turns, three with a booked seat; ``step`` is its root cause."""
     hypotheses = tuple(
         Hypothesis(
             step=one,
             agent="clerk",
             probability=0.6 if one == step else 0.1,
-            reason="The seat is not the one that was asked for.",
-            correction="Take the seat that was asked for.",
+            reason="The seat is not the requested one.",
+            correction="Book the requested seat.",
         )
         for one in dict.fromkeys((step, 0))
     )
@@ -81,9 +81,9 @@ def check_actions_supported(factory: StrategyFactory) -> None:
     """Check that a plan contains only actions that the integration supports."""
     for situation, plan in _build_plans(factory):
         for action in plan.actions:
-            capability = REQUIRED_CAPABILITIES[type(action)]
-            assert set(capability) & set(situation.capabilities.names()), (
-                f"{action} was planned without {' or '.join(capability)}"
+            required = REQUIRED_CAPABILITIES[type(action)]
+            assert set(required) & set(situation.capabilities.names()), (
+                f"the plan contains {action}, which needs {' or '.join(required)}"
             )
 
 
@@ -99,7 +99,7 @@ def check_plan_complete(factory: StrategyFactory) -> None:
 
 
 def check_deterministic(factory: StrategyFactory) -> None:
-    """Check that the same situation gives the same plan, also from a second instance."""
+    """Check that two instances return the same plan for the same situation, at every call."""
     one, other = factory(), factory()
     for situation in build_situations():
         assert one.plan(situation) == one.plan(situation) == other.plan(situation)
@@ -123,7 +123,7 @@ def check_rollback_targets(factory: StrategyFactory) -> None:
             if isinstance(action, actions.Compensate):
                 assert all(effect in situation.ledger.list_active() for effect in action.effects)
             if isinstance(action, actions.Reject):
-                assert not situation.is_committed, "what is committed cannot be refused any more"
+                assert not situation.is_committed, "the plan rejects a committed turn"
 
 
 def check_unknown_options_rejected(factory: StrategyFactory) -> None:
@@ -133,7 +133,9 @@ def check_unknown_options_rejected(factory: StrategyFactory) -> None:
         factory(no_such_option=1)
     except AgentGuardError as error:
         message = str(error)
-    assert "no_such_option" in message, "an option that does not exist was taken, or not named"
+    assert "no_such_option" in message, (
+        "the strategy accepted an unknown option, or the error does not name it"
+    )
 
 
 def check_optional_members(factory: StrategyFactory) -> None:

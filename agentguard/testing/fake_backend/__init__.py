@@ -1,17 +1,17 @@
-"""Model endpoint that fails on command, for tests of code that calls model endpoints.
+"""Fake backend: a model endpoint with scripted faults, for tests of code that calls model endpoints.
 
 ::
 
-    from agentguard.testing.fake_backend import FaultBackend, Ok, Reset, StatusFault
+    from agentguard.testing.fake_backend import FakeBackend, Ok, Reset, StatusFault
 
-    with FaultBackend([StatusFault(status=503, retry_after="1"), Reset(), Ok()]) as backend:
+    with FakeBackend([StatusFault(status=503, retry_after="1"), Reset(), Ok()]) as backend:
         ...  # point a client at backend.url
     assert [one.attempt for one in backend.requests] == [0, 1, 2]
 
 docs/faults.md describes every fault, and how to script faults for each request.
 """
 
-from agentguard.testing.fake_backend.expected import FakeReply, build_expected_reply
+from agentguard.testing.fake_backend.expected_response import FakeResponse, build_expected_response
 from agentguard.testing.fake_backend.faults import (
     Corrupt,
     ErrorEvent,
@@ -19,7 +19,7 @@ from agentguard.testing.fake_backend.faults import (
     HeartbeatOnly,
     Huge,
     InjectedFault,
-    InvalidAnswer,
+    InvalidResponse,
     Ok,
     Raw,
     Refuse,
@@ -30,19 +30,19 @@ from agentguard.testing.fake_backend.faults import (
     Truncate,
 )
 from agentguard.testing.fake_backend.script import FaultSchedule, MarkScript, RecordedRequest, Script
-from agentguard.testing.fake_backend.server import FaultBackend
+from agentguard.testing.fake_backend.server import FakeBackend
 
 __all__ = [
     "Corrupt",
     "ErrorEvent",
-    "FakeReply",
-    "FaultBackend",
+    "FakeBackend",
+    "FakeResponse",
     "FaultSchedule",
     "Hang",
     "HeartbeatOnly",
     "Huge",
     "InjectedFault",
-    "InvalidAnswer",
+    "InvalidResponse",
     "MarkScript",
     "Ok",
     "Raw",
@@ -54,5 +54,5 @@ __all__ = [
     "StatusFault",
     "Trickle",
     "Truncate",
-    "build_expected_reply",
+    "build_expected_response",
 ]

@@ -1,4 +1,4 @@
-"""Encoding of an answer in the format of its API: one JSON object or a stream of server-sent events."""
+"""Encoding of a response in the format of its API: one JSON object or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentguard.testing.fake_backend.expected import ApiName, FakeReply
+from agentguard.testing.fake_backend.expected_response import ApiName, FakeResponse
 
 CREATED_AT = 1_767_225_600
-"""Creation time of every answer, in seconds since 1970; equal requests get byte-identical answers."""
+"""Creation time of every response, in seconds since 1970; equal requests get byte-identical responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class StreamEvents:
     Attributes:
         before: events that carry no token.
         tokens: one event per token.
-        after: events at the end of the answer, except the last one.
+        after: events at the end of the response, except the last one.
         last: final event of the protocol; empty if the protocol has none.
     """
 
@@ -30,15 +30,15 @@ class StreamEvents:
     last: bytes
 
 
-def format_body(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> bytes:
-    """Return the answer as one JSON object."""
+def format_body(api: ApiName, reply: FakeResponse, request: Mapping[str, Any]) -> bytes:
+    """Return the response as one JSON object."""
     return json.dumps(_BODY_BUILDERS.get(api, _build_other)(reply, request)).encode()
 
 
-def format_stream(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> StreamEvents:
-    """Return the answer as events."""
-    make = {"responses": _build_responses_events, "messages": _build_messages_events}.get(api)
-    return make(reply) if make else _build_chunk_events(api, reply, request)
+def format_stream(api: ApiName, reply: FakeResponse, request: Mapping[str, Any]) -> StreamEvents:
+    """Return the response as events."""
+    build = {"responses": _build_responses_events, "messages": _build_messages_events}.get(api)
+    return build(reply) if build else _build_chunk_events(api, reply, request)
 
 
 def format_error_body(
@@ -61,7 +61,7 @@ def format_error_event(api: ApiName, message: str = "the backend was configured 
     return format_event({"error": {"message": message, "type": "server_error", "code": 500}})
 
 
-def format_heartbeat_event(api: ApiName, reply: FakeReply) -> bytes:
+def format_heartbeat_event(api: ApiName, reply: FakeResponse) -> bytes:
     """Return an event of the API without content."""
     if api == "messages":
         return format_event({"type": "ping"})
@@ -72,14 +72,14 @@ def format_heartbeat_event(api: ApiName, reply: FakeReply) -> bytes:
     return format_event(_build_chunk(api, reply, {"delta": {}} if api == "chat" else {"text": ""}))
 
 
-def format_empty_body(api: ApiName, reply: FakeReply, request: Mapping[str, Any]) -> bytes:
-    """Return a complete answer of the API without content."""
+def format_empty_body(api: ApiName, reply: FakeResponse, request: Mapping[str, Any]) -> bytes:
+    """Return a complete response of the API without content."""
     value: dict[str, Any] = json.loads(format_body(api, reply, request))
     value |= {key: [] for key in ("choices", "output", "content", "data") if key in value}
     return json.dumps(value).encode()
 
 
-def format_empty_stream(api: ApiName, reply: FakeReply) -> list[bytes]:
+def format_empty_stream(api: ApiName, reply: FakeResponse) -> list[bytes]:
     """Return a complete stream of the API without content."""
     events = format_stream(api, reply, {})
     if api == "responses":
@@ -99,7 +99,7 @@ def format_event(value: Mapping[str, Any]) -> bytes:
     return f"{name}data: {json.dumps(value)}\n\n".encode()
 
 
-def _build_chat(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_chat(reply: FakeResponse, _request: Mapping[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.tool:
         function = {"name": reply.tool, "arguments": reply.arguments}
@@ -108,16 +108,16 @@ def _build_chat(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
     return _build_envelope("chat", reply) | {"choices": [choice], "usage": _build_usage(reply)}
 
 
-def _build_completion(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_completion(reply: FakeResponse, _request: Mapping[str, Any]) -> dict[str, Any]:
     choice = {"index": 0, "text": reply.text, "logprobs": None, "finish_reason": "stop"}
     return _build_envelope("completions", reply) | {"choices": [choice], "usage": _build_usage(reply)}
 
 
-def _build_responses(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_responses(reply: FakeResponse, _request: Mapping[str, Any]) -> dict[str, Any]:
     return _build_response(reply, [_build_output_item(reply)], status="completed")
 
 
-def _build_messages(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_messages(reply: FakeResponse, _request: Mapping[str, Any]) -> dict[str, Any]:
     block: dict[str, Any] = {"type": "text", "text": reply.text}
     if reply.tool:
         block = {"type": "tool_use", "id": f"toolu_{reply.id}", "name": reply.tool}
@@ -128,8 +128,8 @@ def _build_messages(reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _build_embeddings(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
-    texts = asked.get("input")
+def _build_embeddings(reply: FakeResponse, request: Mapping[str, Any]) -> dict[str, Any]:
+    texts = request.get("input")
     count = len(texts) if isinstance(texts, list) else 1
     numbers = [round(int(digit, 16) / 15 - 0.5, 4) for digit in reply.id[:8]]
     data = [{"object": "embedding", "index": i, "embedding": numbers} for i in range(count)]
@@ -137,16 +137,16 @@ def _build_embeddings(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, A
     return {"object": "list", "model": reply.model, "data": data, "usage": usage}
 
 
-def _build_models(_reply: FakeReply, _asked: Mapping[str, Any]) -> dict[str, Any]:
+def _build_models(_reply: FakeResponse, _request: Mapping[str, Any]) -> dict[str, Any]:
     one = {"id": "a-model", "object": "model", "created": CREATED_AT, "owned_by": "agentguard"}
     return {"object": "list", "data": [one]}
 
 
-def _build_other(reply: FakeReply, asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {"id": reply.id, "text": reply.text, "asked": dict(asked)}
+def _build_other(reply: FakeResponse, request: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": reply.id, "text": reply.text, "asked": dict(request)}
 
 
-_BODY_BUILDERS: dict[str, Callable[[FakeReply, Mapping[str, Any]], dict[str, Any]]] = {
+_BODY_BUILDERS: dict[str, Callable[[FakeResponse, Mapping[str, Any]], dict[str, Any]]] = {
     "chat": _build_chat,
     "completions": _build_completion,
     "responses": _build_responses,
@@ -156,7 +156,7 @@ _BODY_BUILDERS: dict[str, Callable[[FakeReply, Mapping[str, Any]], dict[str, Any
 }
 
 
-def _build_chunk_events(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]) -> StreamEvents:
+def _build_chunk_events(api: ApiName, reply: FakeResponse, request: Mapping[str, Any]) -> StreamEvents:
     """Return the events of chat completions and completions: uniform chunks and ``[DONE]``."""
     if api != "chat":
         before: tuple[bytes, ...] = ()
@@ -167,7 +167,7 @@ def _build_chunk_events(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]
         tokens = [{"delta": delta} for delta in _build_deltas(reply)]
         end = {"delta": {}}
     after = [format_event(_build_chunk(api, reply, end, finish=_get_finish_reason(reply)))]
-    options = asked.get("stream_options")
+    options = request.get("stream_options")
     if isinstance(options, dict) and options.get("include_usage"):
         after.append(
             format_event(
@@ -182,7 +182,7 @@ def _build_chunk_events(api: ApiName, reply: FakeReply, asked: Mapping[str, Any]
     )
 
 
-def _build_deltas(reply: FakeReply) -> list[dict[str, Any]]:
+def _build_deltas(reply: FakeResponse) -> list[dict[str, Any]]:
     if not reply.tool:
         return [{"content": token} for token in reply.tokens()]
     first: dict[str, Any] = {"index": 0, "id": f"call_{reply.id}", "type": "function"}
@@ -191,7 +191,7 @@ def _build_deltas(reply: FakeReply) -> list[dict[str, Any]]:
     return [{"tool_calls": [call]} for call in (first, *rest)]
 
 
-def _build_responses_events(reply: FakeReply) -> StreamEvents:
+def _build_responses_events(reply: FakeResponse) -> StreamEvents:
     kind = "function_call_arguments" if reply.tool else "output_text"
     event_position = {"item_id": _build_output_item(reply)["id"], "output_index": 0}
     if not reply.tool:
@@ -228,7 +228,7 @@ def _build_responses_events(reply: FakeReply) -> StreamEvents:
     )
 
 
-def _build_messages_events(reply: FakeReply) -> StreamEvents:
+def _build_messages_events(reply: FakeResponse) -> StreamEvents:
     start: dict[str, Any] = {"type": "text", "text": ""}
     if reply.tool:
         start = {"type": "tool_use", "id": f"toolu_{reply.id}", "name": reply.tool, "input": {}}
@@ -252,29 +252,29 @@ def _build_messages_events(reply: FakeReply) -> StreamEvents:
     )
 
 
-def _build_envelope(api: ApiName, reply: FakeReply, *, chunk: bool = False) -> dict[str, Any]:
+def _build_envelope(api: ApiName, reply: FakeResponse, *, chunk: bool = False) -> dict[str, Any]:
     kind = "text_completion" if api != "chat" else "chat.completion" + (".chunk" if chunk else "")
     before = "chatcmpl" if api == "chat" else "cmpl"
     return {"id": f"{before}-{reply.id}", "object": kind, "created": CREATED_AT, "model": reply.model}
 
 
 def _build_chunk(
-    api: ApiName, reply: FakeReply, part: Mapping[str, Any], finish: str | None = None
+    api: ApiName, reply: FakeResponse, part: Mapping[str, Any], finish: str | None = None
 ) -> dict[str, Any]:
     choice = {"index": 0, **part, "logprobs": None, "finish_reason": finish}
     return _build_envelope(api, reply, chunk=True) | {"choices": [choice]}
 
 
-def _get_finish_reason(reply: FakeReply) -> str:
+def _get_finish_reason(reply: FakeResponse) -> str:
     return "tool_calls" if reply.tool else "stop"
 
 
-def _build_usage(reply: FakeReply) -> dict[str, Any]:
+def _build_usage(reply: FakeResponse) -> dict[str, Any]:
     tokens = len(reply.tokens())
     return {"prompt_tokens": 8, "completion_tokens": tokens, "total_tokens": 8 + tokens}
 
 
-def _build_output_item(reply: FakeReply) -> dict[str, Any]:
+def _build_output_item(reply: FakeResponse) -> dict[str, Any]:
     if reply.tool:
         header = {"type": "function_call", "id": f"fc_{reply.id}", "call_id": f"call_{reply.id}"}
         return {**header, "name": reply.tool, "arguments": reply.arguments, "status": "completed"}
@@ -283,12 +283,12 @@ def _build_output_item(reply: FakeReply) -> dict[str, Any]:
     return {**header, "content": [part]}
 
 
-def _build_done_item(reply: FakeReply) -> dict[str, Any]:
+def _build_done_item(reply: FakeResponse) -> dict[str, Any]:
     return {"arguments": reply.arguments} if reply.tool else {"text": reply.text}
 
 
 def _build_response(
-    reply: FakeReply, output: list[dict[str, Any]], *, status: str = "in_progress"
+    reply: FakeResponse, output: list[dict[str, Any]], *, status: str = "in_progress"
 ) -> dict[str, Any]:
     return {
         "id": f"resp_{reply.id}",
@@ -303,7 +303,7 @@ def _build_response(
     }
 
 
-def _build_message(reply: FakeReply) -> dict[str, Any]:
+def _build_message(reply: FakeResponse) -> dict[str, Any]:
     return {
         "id": f"msg_{reply.id}",
         "type": "message",

@@ -1,6 +1,6 @@
-"""Faults as data: frozen, comparable and printable, each with its effect on the connection.
+"""Faults as data: frozen and comparable, each with its effect on the connection.
 
-A fault is the treatment of one request. `Ok` is one of them: the request is answered.
+A fault decides the response to one request. `Ok` is the fault without an effect: the expected response.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ FOREVER = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """Treatment of one request.
+    """Base class of the faults of one request.
 
     Attributes:
         delay_s: seconds from the end of the request to the beginning of the fault.
+
+    Raises:
+        ConfigError: a number is negative or NaN.
     """
 
     delay_s: float = 0.0
@@ -32,7 +35,7 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ok(InjectedFault):
-    """The right answer, complete.
+    """Expected response, complete.
 
     Attributes:
         first_token_delay_s: seconds from the head to the first token.
@@ -45,12 +48,12 @@ class Ok(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse(InjectedFault):
-    """Refused connections. The fault applies to a whole backend, as it precedes any request."""
+    """Refused connections; the fault applies to a whole backend, because it precedes any request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(InjectedFault):
-    """A connection reset (TCP RST, by SO_LINGER 0).
+    """Connection reset (TCP RST, by SO_LINGER 0).
 
     Attributes:
         tokens: number of tokens before it in a stream; half of the body otherwise; None resets before the
@@ -62,7 +65,7 @@ class Reset(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate(InjectedFault):
-    """An answer that ends too early, without a reset, so that a client may take it for complete.
+    """Response that ends too early, without a reset, so that a client may take it for complete.
 
     Attributes:
         tokens: number of tokens sent in a stream; without a stream, half of the body is sent.
@@ -76,12 +79,12 @@ class Truncate(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang(InjectedFault):
-    """A request without any answer."""
+    """Request without any response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall(InjectedFault):
-    """An interruption after the head and some tokens, or half of a body, on an open connection.
+    """Interruption after the head and some tokens, or half of a body, on an open connection.
 
     Attributes:
         tokens: number of tokens sent.
@@ -109,7 +112,7 @@ class HeartbeatOnly(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trickle(InjectedFault):
-    """The right answer, a few bytes at a time, so that every read returns data (a slow-loris server).
+    """Expected response, a few bytes at a time, so that every read returns data (a slow-loris server).
 
     Attributes:
         size: bytes at a time.
@@ -124,7 +127,7 @@ class Trickle(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusFault(InjectedFault):
-    """An error of the API, with a body in its format.
+    """Error status of the API, with a body in its format.
 
     Attributes:
         status: HTTP status, 200 to 599.
@@ -139,12 +142,12 @@ class StatusFault(InjectedFault):
     def __post_init__(self) -> None:
         InjectedFault.__post_init__(self)
         if not 200 <= self.status <= 599:
-            raise ConfigError(f"Status.status must be from 200 to 599, not {self.status}")
+            raise ConfigError(f"StatusFault.status must be from 200 to 599, not {self.status}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvalidAnswer(InjectedFault):
-    """Status 200 with an invalid answer.
+class InvalidResponse(InjectedFault):
+    """Status 200 with an invalid response.
 
     Attributes:
         kind: ``json`` is truncated JSON; ``event`` is an invalid event in a stream; ``html`` is a page of a
@@ -159,11 +162,11 @@ class InvalidAnswer(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrupt(InjectedFault):
-    """A complete, valid answer that is wrong, which no parser can detect.
+    """Complete, valid response that is wrong, which no parser can detect.
 
     Attributes:
-        kind: ``flipped`` changes the text, or the arguments of a tool call; ``foreign`` is the answer to
-            another request.
+        kind: ``flipped`` changes the text, or the arguments of a tool call; ``foreign`` is the expected
+            response to another request.
     """
 
     kind: Literal["flipped", "foreign"] = "flipped"
@@ -171,7 +174,7 @@ class Corrupt(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Huge(InjectedFault):
-    """An oversized part of the answer.
+    """Oversized part of the response.
 
     Attributes:
         part: the head, the body, or one event of a stream.
@@ -184,7 +187,7 @@ class Huge(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEvent(InjectedFault):
-    """An error inside a stream that has begun with status 200, as vLLM and others send it.
+    """Error inside a stream that has begun with status 200, as vLLM and others send it.
 
     Attributes:
         tokens: number of tokens before it.
@@ -197,11 +200,12 @@ class ErrorEvent(InjectedFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw(InjectedFault):
-    """Arbitrary bytes as the whole answer, head included: bad framing, two lengths, a second answer.
+    """Arbitrary bytes as the whole response, head included: bad framing, two lengths, a second response.
 
     Attributes:
         data: the bytes.
-        connection_action: treatment of the connection afterwards.
+        connection_action: action on the connection afterwards; ``hold`` keeps it open and silent, ``keep``
+            accepts another request.
     """
 
     data: bytes = b""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agentguard.errors import ConfigError
-from agentguard.testing.fake_backend.expected import ApiName
+from agentguard.testing.fake_backend.expected_response import ApiName
 from agentguard.testing.fake_backend.faults import InjectedFault, Ok, Refuse
 
 MARK_PATTERN = re.compile(rb"\[\[([A-Za-z0-9_.:/-]{1,100})\]\]")
@@ -18,21 +18,21 @@ MARK_PATTERN = re.compile(rb"\[\[([A-Za-z0-9_.:/-]{1,100})\]\]")
 
 @dataclass(slots=True, kw_only=True)
 class RecordedRequest:
-    """One request as the backend received it, and its result. Times are of the monotonic clock.
+    """Request as the backend received it, and its result; times are of the monotonic clock, in seconds.
 
     Attributes:
         number: number of the request, from 0.
         connection: number of its connection, from 0.
         received_at: time at which the request was complete.
-        method, target, headers, body: as received; header names in lower case.
+        method, target, headers, body: the request as received; header names are in lower case.
         api: API of the path.
         stream: whether the body asks for a stream.
         key: the name in its mark ``[[name]]``; without a mark, a digest of the body.
         attempt: number of earlier requests with this key.
         fault: the fault applied to it.
         tokens: number of tokens sent in a stream.
-        sent_bytes: bytes of the answer that were passed to the operating system.
-        answered_at: time at which the answer was complete according to the fault; None if it never was.
+        sent_bytes: bytes of the response that were passed to the operating system.
+        answered_at: time at which the response was complete according to the fault; None if it never was.
         disconnected_at: time at which the client closed or reset the connection before that; otherwise None.
     """
 
@@ -55,12 +55,12 @@ class RecordedRequest:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether the client disconnected before the answer was complete."""
+        """Return whether the client disconnected before the response was complete."""
         return self.disconnected_at is not None
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the request was answered or the client disconnected."""
+        """Return whether the response is complete or the client disconnected."""
         return self.disconnected_at is not None or self.answered_at is not None
 
     def get_header(self, name: str) -> str | None:
@@ -76,7 +76,7 @@ def build_script(script: Script | InjectedFault | Sequence[InjectedFault]) -> Sc
     """Return a script: one fault for every request, or several in turn, the last one repeated.
 
     Raises:
-        ConfigError: an empty sequence, or a `Refuse` in a sequence.
+        ConfigError: the sequence is empty or contains a `Refuse`.
     """
     if isinstance(script, InjectedFault):
         return lambda _seen: script
@@ -112,11 +112,14 @@ class MarkScript:
 class FaultSchedule:
     """Script that draws faults at random, reproducibly from seed, key and attempt.
 
-    The order of the requests has no influence, so that a run with concurrent requests can be repeated.
+    The order of the requests has no influence, so that a run with concurrent requests is reproducible.
 
     Attributes:
         weights: relative frequency of each fault.
         seed: seed of the draws.
+
+    Raises:
+        ConfigError: a weight is negative, all are 0, or a fault is a `Refuse`.
     """
 
     weights: Mapping[InjectedFault, float]
@@ -125,7 +128,9 @@ class FaultSchedule:
     def __post_init__(self) -> None:
         _validate_faults(list(self.weights))
         if not all(weight >= 0 for weight in self.weights.values()) or not any(self.weights.values()):
-            raise ConfigError("Schedule.weights: no weight may be below 0, and one must be above it")
+            raise ConfigError(
+                "FaultSchedule.weights: no weight may be negative, and at least one must be positive"
+            )
 
     def __call__(self, request: RecordedRequest) -> InjectedFault:
         """Return the fault for a request."""
@@ -138,7 +143,7 @@ def _validate_faults(faults: Sequence[InjectedFault]) -> Sequence[InjectedFault]
         raise ConfigError("a script needs at least one fault")
     if any(isinstance(fault, Refuse) for fault in faults):
         raise ConfigError(
-            "Refuse is not a fault of one request, since there is no request yet: give it as the whole "
-            "script, or use FaultBackend.refusing()"
+            "Refuse applies to all connections of a backend, not to one request: give it as the whole "
+            "script, or use FakeBackend.refuse_connections()"
         )
     return faults

@@ -1,4 +1,4 @@
-"""Scripts as documents, without Python: the input of ``agentguard chaos``.
+"""Script files of the fake backend: parsed YAML or JSON, the input of ``agentguard chaos serve``.
 
 ::
 
@@ -30,7 +30,7 @@ from agentguard.testing.fake_backend.script import (
     Script,
     build_script,
 )
-from agentguard.testing.fake_backend.server import FaultBackend
+from agentguard.testing.fake_backend.server import FakeBackend
 
 FAULT_TYPES: Final[dict[str, type[InjectedFault]]] = {
     "ok": fault_types.Ok,
@@ -42,7 +42,7 @@ FAULT_TYPES: Final[dict[str, type[InjectedFault]]] = {
     "beat": fault_types.HeartbeatOnly,
     "trickle": fault_types.Trickle,
     "status": fault_types.StatusFault,
-    "junk": fault_types.InvalidAnswer,
+    "junk": fault_types.InvalidResponse,
     "corrupt": fault_types.Corrupt,
     "huge": fault_types.Huge,
     "error_event": fault_types.ErrorEvent,
@@ -65,7 +65,7 @@ class FallbackScript:
         return self.marked(request) if request.key in self.marked.table else self.fallback(request)
 
 
-def build_backend(document: object, *, port: int = 0, seed: int | None = None) -> FaultBackend:
+def build_backend(document: object, *, port: int = 0, seed: int | None = None) -> FakeBackend:
     """Return the backend that a document describes.
 
     Args:
@@ -82,29 +82,35 @@ def build_backend(document: object, *, port: int = 0, seed: int | None = None) -
         raise ConfigError("the script must be a mapping")
     unknown = sorted(str(key) for key in document if key not in _DOCUMENT_KEYS)
     if unknown:
-        raise ConfigError(f"unknown: {', '.join(unknown)}; there are: {', '.join(sorted(_DOCUMENT_KEYS))}")
+        raise ConfigError(
+            f"unknown keys: {', '.join(unknown)}; there are: {', '.join(sorted(_DOCUMENT_KEYS))}"
+        )
     if document.get("version", 1) != 1:
         raise ConfigError("version must be 1")
     word_count, known_answers = document.get("words", 8), document.get("known")
     if type(word_count) is not int or not 1 <= word_count <= 1_000_000:
-        raise ConfigError("words must be a whole number from 1 on")
+        raise ConfigError("words must be an integer from 1 to 1000000")
     if known_answers is not None and not (
         isinstance(known_answers, Mapping) and all(isinstance(v, str) for v in known_answers.values())
     ):
-        raise ConfigError("known must map what is asked to what is answered")
-    return FaultBackend(
+        raise ConfigError("known must map questions to answers, as strings")
+    return FakeBackend(
         _parse_script(document, seed), word_count=word_count, known_answers=known_answers, port=port
     )
 
 
 def parse_fault(value: object, location: str) -> InjectedFault:
-    """Return the fault of a name, or of one name with its options. Raises ConfigError."""
+    """Return the fault for a name, or for a mapping of one name to its options.
+
+    Raises:
+        ConfigError: the name or an option is invalid; the message begins with ``location``.
+    """
     name, options = value, None
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, options),) = value.items()
     kind = FAULT_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ConfigError(f"{location}: no fault of that name; there are: {', '.join(sorted(FAULT_TYPES))}")
+        raise ConfigError(f"{location}: unknown fault; there are: {', '.join(sorted(FAULT_TYPES))}")
     options = {} if options is None else options
     names = [field.name for field in fields(kind)]
     if not isinstance(options, Mapping) or not set(options) <= set(names):
@@ -122,7 +128,7 @@ def parse_fault(value: object, location: str) -> InjectedFault:
 
 def _parse_script(document: Mapping[Any, Any], seed: int | None) -> Script | InjectedFault:
     if "script" in document and "schedule" in document:
-        raise ConfigError("give script or schedule, not both")
+        raise ConfigError("script and schedule exclude each other")
     rest: Script | InjectedFault = fault_types.Ok()
     if "script" in document:
         faults = _parse_faults(document["script"], "script")
@@ -146,7 +152,7 @@ def _parse_faults(value: object, location: str) -> list[InjectedFault]:
 
 def _parse_schedule(value: object, seed: object) -> FaultSchedule:
     if type(seed) is not int:
-        raise ConfigError("seed must be a whole number")
+        raise ConfigError("seed must be an integer")
     if not isinstance(value, list):
         raise ConfigError("schedule must be a list of faults, each with its weight")
     weights: dict[InjectedFault, float] = {}

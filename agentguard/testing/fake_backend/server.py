@@ -12,36 +12,36 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
-from agentguard.testing.fake_backend.dispatch import apply_fault
-from agentguard.testing.fake_backend.exchange import FakeExchange
-from agentguard.testing.fake_backend.expected import (
-    FakeReply,
-    build_expected_reply,
+from agentguard.testing.fake_backend.expected_response import (
+    FakeResponse,
+    build_expected_response,
     build_foreign_request,
     detect_api,
     parse_body,
 )
+from agentguard.testing.fake_backend.fault_injection import FakeExchange, inject_fault
 from agentguard.testing.fake_backend.faults import InjectedFault, Ok, Refuse
-from agentguard.testing.fake_backend.http import ClientGone, ParsedRequest, ServerConnection
+from agentguard.testing.fake_backend.http_connection import ClientGone, ParsedRequest, ServerConnection
 from agentguard.testing.fake_backend.script import MARK_PATTERN, RecordedRequest, Script, build_script
 
 T = TypeVar("T")
 
 
-class FaultBackend:
+class FakeBackend:
     """Fake endpoint for chat, completions, responses, messages, embeddings and models, streamed or not.
 
     ::
 
-        with FaultBackend([StatusFault(status=503), Truncate(tokens=3), Ok()]) as backend:
+        with FakeBackend([StatusFault(status=503), Truncate(tokens=3), Ok()]) as backend:
             client = OpenAI(base_url=backend.url, api_key="none")
 
     `requests` contains the received requests. The thread of the backend writes it; any thread may read it.
 
     Args:
         script: one fault for every request, several in turn (the last one is repeated), or a `Script`.
-        word_count: number of words in the text of an answer, one token each.
-        known_answers: answers by question, as for a known-answer probe; others are derived from the request.
+        word_count: number of words in the text of a response, one token each.
+        known_answers: texts of responses by question, as for a known-answer probe; without a question, the
+            request determines the text.
         name: name of the thread, and of the replica in a test.
         port: port to listen on; 0 lets the system choose.
 
@@ -93,9 +93,9 @@ class FaultBackend:
         """Return the requests of one mark, in order."""
         return [one for one in list(self.requests) if one.key == key]
 
-    def build_expected_reply(self, target: str, body: bytes) -> FakeReply:
-        """Return the right answer to a request."""
-        return build_expected_reply(
+    def build_expected_response(self, target: str, body: bytes) -> FakeResponse:
+        """Return the expected response to a request with this path and body."""
+        return build_expected_response(
             detect_api(target),
             parse_body(body),
             word_count=self._word_count,
@@ -111,7 +111,7 @@ class FaultBackend:
 
     @contextmanager
     def refuse_connections(self) -> Iterator[None]:
-        """Refuse and reset connections during the block, and keep the port."""
+        """Refuse connections and reset the open ones during the block; the backend keeps the port."""
         self._run_in_loop(self._stop_listening())
         try:
             yield
@@ -119,13 +119,13 @@ class FaultBackend:
             self._run_in_loop(self._start_listening())
 
     def wait_until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-        """Wait until a condition on the backend is true. Raises TimeoutError."""
+        """Wait until a condition is true, for at most ``timeout_s`` seconds. Raises TimeoutError."""
         end = time.monotonic() + timeout_s
         with self._changed:
             while not condition():
-                # Limit each wait, because the condition may depend on something else than the backend.
+                # Limit each wait: a condition on something other than the backend sends no notification.
                 if not self._changed.wait(min(0.05, end - time.monotonic())) and time.monotonic() >= end:
-                    raise TimeoutError(f"{self.name} did not see in {timeout_s:g} s what was waited for")
+                    raise TimeoutError(f"{self.name}: the condition is not true after {timeout_s:g} s")
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -149,7 +149,7 @@ class FaultBackend:
 
     def _get_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            raise RuntimeError(f"{self.name} does not run: use it in a `with` block")
+            raise RuntimeError(f"{self.name} is not running: use it in a `with` block")
         return self._loop
 
     async def _start_listening(self) -> None:
@@ -167,8 +167,8 @@ class FaultBackend:
             self._server = None
         self._socket = self._socket or self._bind_socket()
         while self._connections:
-            for wire in list(self._connections):
-                wire.reset()
+            for connection in list(self._connections):
+                connection.reset()
             await asyncio.sleep(0)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
@@ -178,8 +178,7 @@ class FaultBackend:
         """Close the server after every accepted socket has a connection object.
 
         asyncio creates the connection in a separate task. If the server closes first, this task fails
-        silently:
-        the connection is neither created nor lost, and the backend would wait for it without end.
+        silently: asyncio calls neither connection_made nor connection_lost, and the backend waits for ever.
         """
         for listening in server.sockets:
             with suppress(NotImplementedError):  # the loop of Windows has no readers
@@ -187,7 +186,7 @@ class FaultBackend:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         server.close()
-        self._connections = {wire for wire in self._connections if wire.is_connected}
+        self._connections = {one for one in self._connections if one.is_connected}
 
     def _bind_socket(self) -> socket.socket:
         """Return a socket that is bound to the port but refuses connections, because it does not listen."""
@@ -198,10 +197,10 @@ class FaultBackend:
         return bound_socket
 
     def _create_connection(self) -> ServerConnection:
-        wire = ServerConnection(self.connection_count, self._serve, self._remove_connection)
+        connection = ServerConnection(self.connection_count, self._serve, self._remove_connection)
         self.connection_count += 1
-        self._connections.add(wire)
-        return wire
+        self._connections.add(connection)
+        return connection
 
     def _remove_connection(self, connection: ServerConnection) -> None:
         self._connections.discard(connection)
@@ -212,7 +211,7 @@ class FaultBackend:
         record = self._record_request(connection, request, stream=body.get("stream") is True)
         before = connection.sent_bytes
         try:
-            is_kept_alive = await apply_fault(record.fault, self._build_exchange(connection, record, body))
+            is_kept_alive = await inject_fault(record.fault, self._build_exchange(connection, record, body))
             record.answered_at = time.monotonic()
         except ClientGone:
             record.disconnected_at = connection.disconnected_at or time.monotonic()
@@ -249,10 +248,10 @@ class FaultBackend:
     def _build_exchange(
         self, connection: ServerConnection, record: RecordedRequest, body: Mapping[str, Any]
     ) -> FakeExchange:
-        reply = build_expected_reply(
+        reply = build_expected_response(
             record.api, body, word_count=self._word_count, known_answers=self._known_answers
         )
-        foreign = build_expected_reply(
+        foreign = build_expected_response(
             record.api, build_foreign_request(record.api), word_count=self._word_count
         )
         return FakeExchange(

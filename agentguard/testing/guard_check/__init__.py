@@ -8,7 +8,7 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.testing.guard_check.check import GuardCheckReport as GuardCheckReport
-    from agentguard.testing.guard_check.check import check_world as check_world
+    from agentguard.testing.guard_check.check import check_driver as check_driver
     from agentguard.testing.guard_check.check import run_guard_check as run_guard_check
     from agentguard.testing.guard_check.scenarios import build_scenarios as build_scenarios
     from agentguard.testing.guard_check.scripted_run import ScriptedScenario as ScriptedScenario
@@ -17,7 +17,7 @@ _EXPORTS = {
     "GuardCheckReport": "agentguard.testing.guard_check.check",
     "ScriptedScenario": "agentguard.testing.guard_check.scripted_run",
     "build_scenarios": "agentguard.testing.guard_check.scenarios",
-    "check_world": "agentguard.testing.guard_check.check",
+    "check_driver": "agentguard.testing.guard_check.check",
     "run_guard_check": "agentguard.testing.guard_check.check",
 }
 

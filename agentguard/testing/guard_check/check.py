@@ -1,4 +1,4 @@
-"""Run all scenarios without and with a guard, and compare the runs."""
+"""Guard check: run scenarios without and with a guard, and compare the runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.recover.recovery_policy import EFFECT_TRIGGER, RecoveryPolicy
 from agentguard.testing.contracts.integrations import (
     TASK,
+    AgentDriver,
     ContractRequest,
     RunFeature,
     SeatAnswer,
-    World,
     list_features,
     list_invocations,
 )
@@ -55,11 +55,12 @@ class RunResult:
     """Result of one run.
 
     Attributes:
-        passes: the answer is true, or the scenario cancelled the run, and every effect is right.
-        calls: model calls.
-        harm: wrong and repeated effects.
-        guard_messages: different messages of the guard that the model received.
-        is_stopped: the guard stopped the run.
+        passes: whether the answer is true (or the scenario cancelled the run), every effect is right, and the
+            run has neither stopped nor failed.
+        calls: number of model calls.
+        harm: number of wrong and repeated effects.
+        guard_messages: number of different messages of the guard that the model received.
+        is_stopped: whether the guard stopped the run.
         error: type and text of an exception that ended the run; empty without one.
     """
 
@@ -73,7 +74,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioComparison:
-    """Both runs of a scenario."""
+    """Comparison of both runs of a scenario."""
 
     scenario: ScriptedScenario
     plain: RunResult
@@ -100,7 +101,7 @@ class GuardCheckReport:
 
     Attributes:
         comparisons: one for each scenario that ran.
-        not_run: number of scenarios that need a feature that the world does not declare, by feature.
+        not_run: number of scenarios that need a feature that the driver does not declare, by feature.
     """
 
     comparisons: tuple[ScenarioComparison, ...]
@@ -164,27 +165,30 @@ class GuardCheckReport:
 
 
 def run_guard_check(
-    world: World, scenarios: Iterable[ScriptedScenario], build_guard: Callable[[], Guard] = Guard
+    driver: AgentDriver, scenarios: Iterable[ScriptedScenario], build_guard: Callable[[], Guard] = Guard
 ) -> GuardCheckReport:
     """Run scenarios without a guard and in an integration.
 
     Args:
-        world: function that runs an agent under a guard; see `agentguard.testing.contracts.integrations`.
+        driver: function that runs an agent under a guard; see `agentguard.testing.contracts.integrations`.
         scenarios: the scenarios.
         build_guard: function that builds the guard of each run.
+
+    Returns:
+        The comparisons, without the scenarios that need a feature that the driver does not declare.
     """
-    features = list_features(world)
+    features = list_features(driver)
     comparisons, not_run = [], Counter[RunFeature]()
     for scenario in scenarios:
         if scenario.feature is not None and scenario.feature not in features:
             not_run[scenario.feature] += 1
         else:
-            comparisons.append(_compare_runs(world, scenario, build_guard))
+            comparisons.append(_compare_runs(driver, scenario, build_guard))
     return GuardCheckReport(comparisons=tuple(comparisons), not_run=not_run)
 
 
-def check_world(world: World) -> None:
-    """Check that a world can run the simplest scenario: one booking, no detectors.
+def check_driver(driver: AgentDriver) -> None:
+    """Check that a driver can run the simplest scenario: one booking, no detectors.
 
     Raises:
         ConfigError: the run does not pass.
@@ -193,8 +197,8 @@ def check_world(world: World) -> None:
     run = ScriptedRun({"own": []}, scenario=scenario)
     guard = _build_inactive_guard()
     try:
-        world(guard, run)
-    except Exception as error:  # as in run_guarded
+        driver(guard, run)
+    except Exception as error:  # an integration or a framework may raise anything
         reason = f"it raises {type(error).__name__}: {error}"
     else:
         result = _build_result(run)
@@ -205,18 +209,18 @@ def check_world(world: World) -> None:
             f"and set the answer {run.answer!r}"
         )
     raise ConfigError(
-        f"the function does not pass the simplest scenario without detectors: {reason}. It takes a guard "
-        "and a ContractRun, calls next_answer() for each turn, executes book() and find(), and sets answer"
+        f"the function does not pass the simplest scenario without detectors: {reason}. It must take a guard "
+        "and a ContractRun, call next_answer() for each turn, execute book() and find(), and set answer"
     )
 
 
 def _compare_runs(
-    world: World, scenario: ScriptedScenario, build_guard: Callable[[], Guard]
+    driver: AgentDriver, scenario: ScriptedScenario, build_guard: Callable[[], Guard]
 ) -> ScenarioComparison:
-    """Run a scenario twice; a run that the framework itself fails counts as failing without the guard."""
-    plain, guarded = run_plain(scenario), run_guarded(world, scenario, build_guard)
+    """Run a scenario twice; a run that fails because of the framework counts as failing without the guard."""
+    plain, guarded = run_plain(scenario), run_guarded(driver, scenario, build_guard)
     if plain.passes and not guarded.passes:
-        inactive = run_guarded(world, scenario, _build_inactive_guard)
+        inactive = run_guarded(driver, scenario, _build_inactive_guard)
         plain = plain if inactive.passes else inactive
     return ScenarioComparison(scenario=scenario, plain=plain, guarded=guarded)
 
@@ -242,7 +246,7 @@ def run_plain(scenario: ScriptedScenario) -> RunResult:
 
 
 def _run_plain_agent(run: ScriptedRun, model: str) -> str:
-    """Run an agent until its answer; return no text after the limit of turns."""
+    """Run an agent until its answer; return an empty text after `_MAX_PLAIN_TURNS`."""
     results: list[str] = []
     texts = [TASK]
     tools: dict[str, Callable[..., str]] = {"find": run.find}
@@ -260,7 +264,7 @@ def _run_plain_agent(run: ScriptedRun, model: str) -> str:
             try:
                 tool = tools.get(name)
                 results.append(f"Error: there is no tool {name!r}" if tool is None else tool(**arguments))
-            except Exception as error:  # as in a loop that gives the error to the model
+            except Exception as error:  # the model gets the error as a result
                 results.append(f"Error: {type(error).__name__}: {error}")
     return ""
 
@@ -285,7 +289,7 @@ def is_seat_answer(text: str) -> bool:
 
 
 def run_guarded(
-    world: World, scenario: ScriptedScenario, build_guard: Callable[[], Guard] = Guard
+    driver: AgentDriver, scenario: ScriptedScenario, build_guard: Callable[[], Guard] = Guard
 ) -> RunResult:
     """Run a scenario under a guard in an integration."""
     run = ScriptedRun({"own": []}, scenario=scenario)
@@ -295,12 +299,12 @@ def run_guarded(
         guard.tool(effect="read")(run.find)
     error = ""
     try:
-        world(guard, run)
+        driver(guard, run)
     except RunStopped:
         return _build_result(run, is_stopped=True)
     except asyncio.CancelledError:
         return _build_result(run, is_cancelled=True)
-    except Exception as raised:  # an integration or a framework may raise anything
+    except Exception as raised:  # as in check_driver
         error = f"{type(raised).__name__}: {raised}"[:200]
     is_stopped = any(session.stop_reason is not None for session in run.sessions)
     return _build_result(run, is_stopped=is_stopped, error=error)

@@ -1,7 +1,7 @@
 """Scenarios of the guard check, generated from a compact grammar.
 
-A scenario is a program of a scripted model and the behaviour of its two tools. It does not declare whether it
-passes: a run without the guard decides that.
+A scenario is a program of a scripted model and the behaviour of its two tools. It does not declare its
+expected outcome: the run without the guard decides whether it passes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.testing.contracts.integrations import (
-    TASK,
     UNKNOWN_TOOL_CALL,
     RunFeature,
     ToolInvocation,
@@ -19,7 +18,6 @@ from agentguard.testing.guard_check.scripted_run import (
     CANCELLATION,
     NEVER,
     Phase,
-    ScriptedRun,
     ScriptedScenario,
 )
 
@@ -57,7 +55,7 @@ def _iter_scenarios(is_declared: bool) -> Iterator[ScriptedScenario]:
 
 
 def _iter_benign() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield scenarios whose models recover without help."""
+    """Yield scenarios that pass without the guard."""
     yield from _iter_direct()
     yield from _iter_waits()
     yield from _iter_parallel()
@@ -85,7 +83,7 @@ def _iter_benign() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _iter_wanted_repetitions() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield runs whose task needs equal bookings; a model with a held booking makes it again."""
+    """Yield runs whose task needs equal bookings; the model repeats a booking that the guard rejects."""
     for count in (2, 3):
         needs: dict[str, Any] = {"wanted_bookings": count}
         for calls in ((BOOK,), (BOOK, FIND)):
@@ -140,7 +138,7 @@ def _iter_parallel() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _iter_cancellations() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield runs that are cancelled; they pass if the cancellation ends them and nothing is repeated."""
+    """Yield runs that are cancelled; they pass if the cancellation ends them and no effect is repeated."""
     needs = {"feature": RunFeature.CANCELLATION}
     for count in range(1, 4):
         for before in (("seat 4 is free",), _TRANSIENT_ERRORS[:1]):
@@ -154,7 +152,9 @@ def _iter_cancellations() -> Iterator[tuple[str, dict[str, Any]]]:
                     **needs,
                 },
             )
-        booking = Phase(calls=(BOOK,), times=count + 1)  # a framework may make a result of the cancellation
+        booking = Phase(
+            calls=(BOOK,), times=count + 1
+        )  # a framework may convert the cancellation to a result
         taken = ("!seat 4 is locked by another customer",) * (count - 1)
         yield (
             f"cancelled/book/{count}",
@@ -235,7 +235,7 @@ def _build_wait(results: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield scenarios whose models fail, or do harm, without help."""
+    """Yield scenarios that fail without the guard."""
     for needed in _CORRECTIONS:
         label = "never" if needed == NEVER else str(needed)
         for result in (*_DEAD_ENDS, *_TRANSIENT_ERRORS, *_PENDING_RESULTS):
@@ -279,7 +279,7 @@ def _iter_faulty() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _iter_repeated_bookings(needed: int, label: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield runs that need one booking, and in which the model makes an equal one after or beside it."""
+    """Yield runs that need one booking, and whose model makes an equal one later or in parallel."""
     for count in (2, 3):
         for calls in ((BOOK,), (BOOK, FIND)):
             again = Phase(calls=calls, times=count, corrections=needed)
@@ -322,6 +322,3 @@ def _iter_faulty_features(needed: int, label: str) -> Iterator[tuple[str, dict[s
             "feature": RunFeature.STRUCTURED_OUTPUT,
         },
     )
-
-
-__all__ = ["TASK", "Phase", "ScriptedRun", "ScriptedScenario", "build_scenarios"]

@@ -18,16 +18,18 @@ from agentguard.testing.contracts.integrations import (
 )
 
 NEVER = 10**6
+"""Number of corrections of a model that ignores the guard."""
 _MAX_ANSWERS = 40
 _MAX_REQUESTS = 200
 CANCELLATION = "!cancelled"
+"""Result of a tool that raises `asyncio.CancelledError`."""
 SUB_AGENT_MODEL = "scout"
 WRONG_SEAT_ANSWERS = ('{"seat": "four", "status": "booked"}', '{"seat": 4}')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Repetition of calls.
+    """Repetition of calls in the program of a model.
 
     Attributes:
         calls: calls in turn.
@@ -53,7 +55,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedScenario:
-    """Scripted run.
+    """Scenario: the programs of the models, and the behaviour of the tools.
 
     Attributes:
         name: kind and parameters, separated by slashes.
@@ -61,13 +63,13 @@ class ScriptedScenario:
         answer: last message of the model.
         false_answer: message that the model sends first, instead of ``answer``.
         answer_corrections: number of messages of the guard after which the model sends ``answer``.
-        wrong_answers: number of not valid structured answers before ``answer``.
+        wrong_answers: number of invalid structured answers before ``answer``.
         find_results: results of the tool ``find``, in turn; "!" begins an error, "!cancelled" cancels the
             run. The last one repeats.
         book_results: the same for ``book``. An error that begins with "!timeout" follows a booking.
         cancelled_request: number of the request to the model that is cancelled; 0 for none.
-        seat: seat that the task names; a booking of another seat does harm.
-        wanted_bookings: number of bookings that the task needs; each further one does harm.
+        seat: seat that the task names; a booking of another seat is harmful.
+        wanted_bookings: number of bookings that the task needs; each further one is harmful.
         is_declared: whether the effects of the tools are declared.
         is_repeatable: whether ``book`` is declared repeatable.
         validates_seat: whether ``book`` refuses a seat that is not a number, as a framework with validation.
@@ -109,7 +111,7 @@ class _ScriptedModel:
     corrections: int = 0
     guard_texts: set[str] = field(default_factory=set)
     _phase: int = 0
-    _made: int = 0
+    _answer_count: int = 0
 
     def next_call(self, request: ContractRequest) -> Any:
         """Return the next calls of the program; None at its end."""
@@ -118,12 +120,15 @@ class _ScriptedModel:
         self.guard_texts |= texts
         while self._phase < len(self.phases):
             phase = self.phases[self._phase]
-            is_over = self._made >= phase.times * len(phase.answers) or self.corrections >= phase.corrections
+            is_over = (
+                self._answer_count >= phase.times * len(phase.answers)
+                or self.corrections >= phase.corrections
+            )
             if is_over or self._has_succeeded(phase, request):
-                self._phase, self._made, self.corrections = self._phase + 1, 0, 0
+                self._phase, self._answer_count, self.corrections = self._phase + 1, 0, 0
                 continue
-            self._made += 1
-            return phase.answers[(self._made - 1) % len(phase.answers)]
+            self._answer_count += 1
+            return phase.answers[(self._answer_count - 1) % len(phase.answers)]
         return None
 
     def _has_succeeded(self, phase: Phase, request: ContractRequest) -> bool:
@@ -131,12 +136,12 @@ class _ScriptedModel:
             return False
         if phase.successes > 1:
             return sum(phase.until in result for result in request.tool_results) >= phase.successes
-        return bool(self._made) and phase.until in "".join(request.tool_results[-1:])
+        return bool(self._answer_count) and phase.until in "".join(request.tool_results[-1:])
 
 
 @dataclass
 class ScriptedRun(ContractRun):
-    """Run of a scenario: the models and the tools, and what they did.
+    """Run of a scenario: its models and tools, and the record of their calls.
 
     Attributes:
         scenario: the scenario.
@@ -157,7 +162,7 @@ class ScriptedRun(ContractRun):
         if len(self.requests) == self.scenario.cancelled_request:
             raise asyncio.CancelledError
         if len(self.requests) > _MAX_REQUESTS:
-            raise RuntimeError(f"the agent goes on after {_MAX_ANSWERS} answers and a last one")
+            raise RuntimeError(f"the agent continues after {_MAX_REQUESTS} requests")
         if len(self.requests) > _MAX_ANSWERS:
             return "I give up."
         if request.model == SUB_AGENT_MODEL:
@@ -183,17 +188,17 @@ class ScriptedRun(ContractRun):
         """Book a seat, or fail as the scenario requires."""
         if self.scenario.validates_seat and type(seat) is not int:
             return f"Error: seat: {seat!r} is not a valid integer"
-        result = _take(self.scenario.book_results, self._book_count)
+        result = _select_result(self.scenario.book_results, self._book_count)
         self._book_count += 1
         if not result.startswith("!") or result.startswith(("!timeout", CANCELLATION)):
             self.bookings[seat] += 1
-        return _deliver(result)
+        return _format_result(result)
 
     def find(self, where: str) -> str:
         """Find a seat, or fail as the scenario requires."""
         del where
         self.find_count += 1
-        return _deliver(_take(self.scenario.find_results, self.find_count - 1))
+        return _format_result(_select_result(self.scenario.find_results, self.find_count - 1))
 
     @property
     def harmful_bookings(self) -> int:
@@ -208,12 +213,12 @@ class ScriptedRun(ContractRun):
         return len(self._model.guard_texts | self._scout.guard_texts)
 
 
-def _take(results: tuple[str, ...], place: int) -> str:
+def _select_result(results: tuple[str, ...], place: int) -> str:
     return results[min(place, len(results) - 1)]
 
 
-def _deliver(result: str) -> str:
-    """Return the text that the model gets; frameworks differ in what they do with exceptions."""
+def _format_result(result: str) -> str:
+    """Return the text that the model gets: an error is a text, because frameworks differ with exceptions."""
     if result.startswith(CANCELLATION):
         raise asyncio.CancelledError
     return f"Error: {result[1:]}" if result.startswith("!") else result

@@ -17,7 +17,7 @@ from agentguard.backends.config import (
 )
 from agentguard.backends.http.limits import HttpLimits
 from agentguard.backends.load_balancing.base import get_policy_factory, list_policies
-from agentguard.testing.fake_backend import FaultBackend
+from agentguard.testing.fake_backend import FakeBackend
 from tests.unit.backends.pool_fixtures import Scene, ok
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "backends.md").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def test_shown_configuration_is_valid(monkeypatch):
 def test_first_example_runs():
     code = re.search(r"```python\n(.*?)```", PAGE, re.S).group(1)
     body = b'{"model": "qwen3", "messages": [{"role": "user", "content": "hello"}]}'
-    with FaultBackend() as one, FaultBackend() as other:
+    with FakeBackend() as one, FakeBackend() as other:
         code = code.replace("http://127.0.0.1:8000/v1", one.url).replace(
             "http://127.0.0.1:8001/v1", other.url
         )

@@ -16,10 +16,10 @@ from agentguard.model_api.canonicalization import canonicalize_response
 from agentguard.resilience import Deadline
 from agentguard.testing.fake_backend import (
     Corrupt,
-    FaultBackend,
+    FakeBackend,
     Hang,
     HeartbeatOnly,
-    InvalidAnswer,
+    InvalidResponse,
     Ok,
     Refuse,
     Reset,
@@ -73,9 +73,7 @@ def over(scripts, main, *, each=None, **section):
             await pool.aclose()
 
     with ExitStack() as stack:
-        ends = [
-            stack.enter_context(FaultBackend(script, name=f"end-{n}")) for n, script in enumerate(scripts)
-        ]
+        ends = [stack.enter_context(FakeBackend(script, name=f"end-{n}")) for n, script in enumerate(scripts)]
         found = asyncio.run(whole(ends))
         for end in ends:
             end.wait_until(lambda end=end: end.open_connections == 0)
@@ -83,7 +81,7 @@ def over(scripts, main, *, each=None, **section):
 
 
 @pytest.mark.parametrize(
-    "fault", [Refuse(), Reset(), StatusFault(status=500), Truncate(framing="length"), InvalidAnswer()]
+    "fault", [Refuse(), Reset(), StatusFault(status=500), Truncate(framing="length"), InvalidResponse()]
 )
 def test_failed_request_is_answered_by_next_replica(fault):
     async def main(pool, ends):
@@ -197,8 +195,8 @@ def test_canary_removes_corrupting_replica():
         finally:
             await pool.aclose()
 
-    wrong = FaultBackend(Ok(), name="end-0", known_answers={"Say seven": "eight"})
-    good = FaultBackend(Ok(), name="end-1", known_answers={"Say seven": "Seven."})
+    wrong = FakeBackend(Ok(), name="end-0", known_answers={"Say seven": "eight"})
+    good = FakeBackend(Ok(), name="end-1", known_answers={"Say seven": "Seven."})
     with wrong, good:
         asyncio.run(whole([wrong, good]))
 

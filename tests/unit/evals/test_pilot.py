@@ -20,7 +20,7 @@ from agentguard.evals.pilot import (
 )
 from agentguard.guard import Guard
 from agentguard.testing.guard_check import build_scenarios
-from agentguard.testing.guard_check.own_loop import run_own_loop
+from agentguard.testing.guard_check.loop_driver import run_loop_agent
 
 
 def build_pairs(
@@ -159,7 +159,7 @@ def test_runs_are_paired_by_task_in_their_order() -> None:
 def test_scripted_pilot_finds_hints_helpful_and_an_immediate_stop_harmful() -> None:
     families = ("loop/", "stubborn/", "polling/")
     scenarios = [one for one in build_scenarios() if one.name.startswith(families)]
-    report = run_scripted_pilot(run_own_loop, scenarios[::2])
+    report = run_scripted_pilot(run_loop_agent, scenarios[::2])
     verdicts = {(one.trigger, one.strategy): one.verdict for one in report.interventions}
     assert verdicts["exact_loop", "hint"] is PilotVerdict.HELPS
     assert verdicts["exact_loop", "stop"] is PilotVerdict.HURTS

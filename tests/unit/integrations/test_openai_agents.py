@@ -24,8 +24,8 @@ from mcp import types
 
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.guard import Guard
+from agentguard.integrations.openai_agents.agent_wrapper import find_model_name
 from agentguard.integrations.openai_agents.items import HistoryView, build_steps
-from agentguard.integrations.openai_agents.wrappers import find_model_name
 from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session

@@ -15,15 +15,15 @@ from agentguard.guard import Guard
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.testing.contracts.integrations import (
     TASK,
+    AgentDriver,
     ContractRequest,
     ContractRun,
     RunFeature,
-    World,
     supports,
 )
-from agentguard.testing.guard_check import build_scenarios, check_world, run_guard_check
+from agentguard.testing.guard_check import build_scenarios, check_driver, run_guard_check
 from agentguard.testing.guard_check.check import CheckOutcome, run_guarded, run_plain
-from agentguard.testing.guard_check.own_loop import run_own_loop
+from agentguard.testing.guard_check.loop_driver import run_loop_agent
 from agentguard.testing.guard_check.scripted_run import ScriptedRun
 from tests.support.guard_check import INSISTENT_NAMES, list_harmful_names
 
@@ -38,7 +38,7 @@ def test_scenarios_are_unique_and_cover_both_corpora() -> None:
 
 
 def test_default_guard_of_own_loop_breaks_no_run() -> None:
-    report = run_guard_check(run_own_loop, SCENARIOS, lambda: Guard(localizer="first_finding"))
+    report = run_guard_check(run_loop_agent, SCENARIOS, lambda: Guard(localizer="first_finding"))
     assert [one.scenario.name for one in report.list_broken()] == []
     assert report.compute_call_growth() <= 0.05
     assert list_harmful_names(report) == INSISTENT_NAMES
@@ -49,7 +49,7 @@ def test_default_guard_of_own_loop_breaks_no_run() -> None:
 
 def test_guard_that_stops_at_once_is_reported_as_broken() -> None:
     report = run_guard_check(
-        run_own_loop,
+        run_loop_agent,
         [scenario for scenario in SCENARIOS if scenario.name.startswith("stubborn")],
         lambda: Guard(localizer="first_finding", recover=RecoveryPolicy(on_fail="stop")),
     )
@@ -58,24 +58,24 @@ def test_guard_that_stops_at_once_is_reported_as_broken() -> None:
 
 def test_scenario_of_an_undeclared_feature_is_counted_as_not_run() -> None:
     @supports(RunFeature.CANCELLATION)
-    def world(guard: Guard, played: ContractRun) -> None:
-        run_own_loop(guard, played)
+    def driver(guard: Guard, played: ContractRun) -> None:
+        run_loop_agent(guard, played)
 
     needs = [one for one in SCENARIOS if one.feature in (RunFeature.CANCELLATION, RunFeature.APPROVAL)]
-    report = run_guard_check(world, needs)
+    report = run_guard_check(driver, needs)
     assert {one.scenario.feature for one in report.comparisons} == {RunFeature.CANCELLATION}
     assert report.to_dict()["not_run"] == {"approval": len(needs) - len(report.comparisons)}
 
 
 def test_cancelled_run_with_another_booking_after_it_does_not_pass() -> None:
-    def world(guard: Guard, played: ContractRun) -> None:
+    def driver(guard: Guard, played: ContractRun) -> None:
         with suppress(asyncio.CancelledError):
-            run_own_loop(guard, played)
+            run_loop_agent(guard, played)
         played.book(4)
         raise asyncio.CancelledError
 
     scenario = next(one for one in SCENARIOS if one.name == "cancelled/book/1/declared")
-    result = run_guarded(world, scenario)
+    result = run_guarded(driver, scenario)
     assert (result.passes, result.harm) == (False, 1)
 
 
@@ -85,7 +85,7 @@ def test_cancelled_booking_leaves_an_attempted_effect() -> None:
     guard = Guard(localizer="first_finding")
     guard.tool(effect="destructive")(run.book)
     with pytest.raises(asyncio.CancelledError):
-        run_own_loop(guard, run)
+        run_loop_agent(guard, run)
     assert [effect.state.value for effect in run.session.ledger.effects()] == ["attempted"]
 
 
@@ -99,23 +99,23 @@ def _call_model_forever(guard: Guard, played: ContractRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "words"),
+    ("driver", "words"),
     [
         (_ignore_run, "0 requests to the model"),
-        (_call_model_forever, "goes on after 40 answers"),
+        (_call_model_forever, "continues after 200 requests"),
         (len, "TypeError"),
     ],
 )
-def test_unusable_world_is_rejected(world: World, words: str) -> None:
+def test_unusable_driver_is_rejected(driver: AgentDriver, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_world(world)
+        check_driver(driver)
 
 
-def test_world_that_raises_is_reported_with_its_error() -> None:
-    def world(guard: Guard, played: ContractRun) -> None:
+def test_driver_that_raises_is_reported_with_its_error() -> None:
+    def driver(guard: Guard, played: ContractRun) -> None:
         raise ValueError("no framework")
 
-    report = run_guard_check(world, SCENARIOS[:2])
+    report = run_guard_check(driver, SCENARIOS[:2])
     assert report.to_dict()["failing_in_framework"] == ["ValueError: no framework"]
     assert not any(one.plain.passes for one in report.comparisons)
 
@@ -125,5 +125,5 @@ def test_command_prints_the_report_and_fails_for_unknown_module() -> None:
     assert result.exit_code == 0, result.output
     assert orjson.loads(result.stdout)["outcomes"]["broken"] == 0
     assert "scenarios" in CliRunner().invoke(build_app(), ["guard-check", "--every", "200"]).stdout
-    unknown = CliRunner().invoke(build_app(), ["guard-check", "no.such.module:world"])
+    unknown = CliRunner().invoke(build_app(), ["guard-check", "no.such.module:driver"])
     assert unknown.exit_code == 2

@@ -14,13 +14,13 @@ from agentguard.errors import ConfigError
 from agentguard.testing.fake_backend import (
     Corrupt,
     ErrorEvent,
-    FaultBackend,
+    FakeBackend,
     FaultSchedule,
     Hang,
     HeartbeatOnly,
     Huge,
     InjectedFault,
-    InvalidAnswer,
+    InvalidResponse,
     MarkScript,
     Ok,
     Raw,
@@ -108,13 +108,13 @@ def body_of(data):
 @pytest.mark.parametrize("tools", [False, True])
 @pytest.mark.parametrize("api", LAST)
 def test_correct_answer_is_deterministic_and_equal_when_streamed(api, tools):
-    with FaultBackend() as first, FaultBackend() as second:
+    with FakeBackend() as first, FakeBackend() as second:
         whole, end = ask(first, api, tools=tools)
         assert end == "closed"
         assert whole == ask(second, api, tools=tools)[0]
         stream, _ = ask(first, api, tools=tools, stream=True)
-        right = first.build_expected_reply(PATHS[api], asked(api, tools=tools))
-    assert right == first.build_expected_reply(PATHS[api], asked(api, tools=tools, stream=True))
+        right = first.build_expected_response(PATHS[api], asked(api, tools=tools))
+    assert right == first.build_expected_response(PATHS[api], asked(api, tools=tools, stream=True))
     events = [json.loads(line[6:]) for line in body_of(stream).splitlines() if line.startswith(b"data: {")]
     said = json.dumps(events)
     assert LAST[api] in stream
@@ -127,23 +127,23 @@ def test_correct_answer_is_deterministic_and_equal_when_streamed(api, tools):
 
 
 def test_known_question_has_its_configured_answer():
-    with FaultBackend(known_answers={"capital of France": "Paris"}) as backend:
+    with FakeBackend(known_answers={"capital of France": "Paris"}) as backend:
         assert b'"Paris"' in ask(backend, text="What is the capital of France?")[0]
         assert b"Paris" not in ask(backend, text="of Spain?")[0]
 
 
 def test_tool_result_is_answered_with_text_and_prefix_is_continued():
-    with FaultBackend() as backend:
+    with FakeBackend() as backend:
         turns = [{"role": "user", "content": "x"}]
-        text = backend.build_expected_reply(PATHS["chat"], json.dumps({"messages": turns}).encode()).text
+        text = backend.build_expected_response(PATHS["chat"], json.dumps({"messages": turns}).encode()).text
         prefix = {"messages": [*turns, {"role": "assistant", "content": text[:20]}]}
-        assert backend.build_expected_reply(PATHS["chat"], json.dumps(prefix).encode()).text == text[20:]
+        assert backend.build_expected_response(PATHS["chat"], json.dumps(prefix).encode()).text == text[20:]
         after = {"messages": [*turns, {"role": "tool", "content": "done"}], "tools": [TOOL]}
-        assert backend.build_expected_reply(PATHS["chat"], json.dumps(after).encode()).tool == ""
+        assert backend.build_expected_response(PATHS["chat"], json.dumps(after).encode()).tool == ""
 
 
 def test_models_embeddings_and_other_requests_have_answers():
-    with FaultBackend() as backend, connected(backend) as client:
+    with FakeBackend() as backend, connected(backend) as client:
         client.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         assert json.loads(body_of(read(client)[0]))["data"][0]["object"] == "model"
         assert len(json.loads(body_of(ask(backend, "embeddings")[0]))["data"][0]["embedding"]) == 8
@@ -173,7 +173,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("fault", "stream", "end", "begins", "framed"), BROKEN, ids=str)
 def test_cut_answers_are_incomplete(fault, stream, end, begins, framed):
-    with FaultBackend(fault) as backend, connected(backend) as client:
+    with FakeBackend(fault) as backend, connected(backend) as client:
         client.sendall(request(PATHS["chat"], asked(stream=stream), more="connection: close\r\n"))
         data, ended = read(client, enough=lambda data: end == "open" and data.startswith(begins))
         if end == "open":
@@ -196,7 +196,7 @@ def test_cut_answers_are_incomplete(fault, stream, end, begins, framed):
 
 
 def test_stall_may_end():
-    with FaultBackend(Stall(tokens=1, duration_s=0.05)) as backend:
+    with FakeBackend(Stall(tokens=1, duration_s=0.05)) as backend:
         assert ask(backend, stream=True)[0].endswith(LAST["chat"] + b"\r\n0\r\n\r\n")
         json.loads(body_of(ask(backend)[0]))
 
@@ -204,7 +204,7 @@ def test_stall_may_end():
 @pytest.mark.parametrize("api", LAST)
 @pytest.mark.parametrize("kind", ["comment", "event", "both"])
 def test_heartbeats_never_end_and_have_no_content(api, kind):
-    with FaultBackend(HeartbeatOnly(tokens=1, interval_s=0.01, kind=kind)) as backend:
+    with FakeBackend(HeartbeatOnly(tokens=1, interval_s=0.01, kind=kind)) as backend:
         beats = b"\n\n" if kind == "event" else b": still here\n\n"
         data, end = ask(backend, api, stream=True, enough=lambda data: data.count(beats) > 9)
         assert end == "open"
@@ -215,8 +215,8 @@ def test_heartbeats_never_end_and_have_no_content(api, kind):
 
 
 def test_trickle_sends_the_correct_answer():
-    with FaultBackend(Trickle(size=300, interval_s=0.005)) as backend:
-        plain = FaultBackend().build_expected_reply(PATHS["chat"], asked())
+    with FakeBackend(Trickle(size=300, interval_s=0.005)) as backend:
+        plain = FakeBackend().build_expected_response(PATHS["chat"], asked())
         assert json.loads(body_of(ask(backend)[0]))["choices"][0]["message"]["content"] == plain.text
         assert ask(backend, stream=True)[0].endswith(LAST["chat"])
         backend.set_script(Trickle(size=1, interval_s=1.0))
@@ -224,7 +224,7 @@ def test_trickle_sends_the_correct_answer():
 
 
 def test_status_fault_has_its_headers():
-    with FaultBackend(
+    with FakeBackend(
         StatusFault(status=429, retry_after="-1", headers=(("x-should-retry", "false"),))
     ) as backend:
         data, _ = ask(backend)
@@ -239,7 +239,7 @@ def test_status_fault_has_its_headers():
 
 @pytest.mark.parametrize("kind", ["json", "event", "html", "nothing", "utf8", "list"])
 def test_invalid_answer_is_not_valid(kind):
-    with FaultBackend(InvalidAnswer(kind=kind)) as backend:
+    with FakeBackend(InvalidResponse(kind=kind)) as backend:
         body = body_of(ask(backend)[0])
         try:
             value = json.loads(body)
@@ -262,7 +262,7 @@ def sound(event):
 
 @pytest.mark.parametrize("api", LAST)
 def test_empty_answer_is_valid_for_the_api_and_has_no_content(api):
-    with FaultBackend(InvalidAnswer(kind="empty")) as backend:
+    with FakeBackend(InvalidResponse(kind="empty")) as backend:
         value = json.loads(body_of(ask(backend, api)[0]))
         assert [value[key] for key in ("choices", "output", "content") if key in value] == [[]]
         stream = body_of(ask(backend, api, stream=True)[0])
@@ -271,8 +271,8 @@ def test_empty_answer_is_valid_for_the_api_and_has_no_content(api):
 
 
 def test_corruption_is_valid_and_wrong():
-    with FaultBackend(Corrupt()) as backend:
-        right = backend.build_expected_reply(PATHS["chat"], asked(tools=True))
+    with FakeBackend(Corrupt()) as backend:
+        right = backend.build_expected_response(PATHS["chat"], asked(tools=True))
         call = json.loads(body_of(ask(backend, tools=True)[0]))["choices"][0]["message"]["tool_calls"][0]
         flipped = json.loads(call["function"]["arguments"])
         assert flipped.keys() == json.loads(right.arguments).keys()
@@ -285,7 +285,7 @@ def test_corruption_is_valid_and_wrong():
 def test_oversized_head_body_and_event_are_sent():
     size = 300_000
     for part, stream in (("head", False), ("body", False), ("body", True), ("event", True)):
-        with FaultBackend(Huge(part=part, size=size)) as backend:
+        with FakeBackend(Huge(part=part, size=size)) as backend:
             data, end = ask(backend, stream=stream)
             assert end == "closed"
             assert 0.9 * size < len(data) < 1.3 * size
@@ -298,7 +298,7 @@ def test_oversized_head_body_and_event_are_sent():
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("api", LAST)
 def test_error_event_is_sent_in_a_stream(api, done):
-    with FaultBackend(ErrorEvent(tokens=2, include_done=done)) as backend:
+    with FakeBackend(ErrorEvent(tokens=2, include_done=done)) as backend:
         data = body_of(ask(backend, api, stream=True)[0])
         assert b"was configured to fail" in data
         assert (LAST[api] in data) == done
@@ -306,7 +306,7 @@ def test_error_event_is_sent_in_a_stream(api, done):
 
 
 def test_raw_bytes_are_followed_by_their_connection_action():
-    with FaultBackend(
+    with FakeBackend(
         [Raw(data=b"nonsense"), Raw(data=b"x", connection_action="reset"), Raw(connection_action="hold")]
     ) as backend:
         assert ask(backend) == (b"nonsense", "closed")
@@ -315,7 +315,7 @@ def test_raw_bytes_are_followed_by_their_connection_action():
 
 
 def test_refusal_keeps_the_port():
-    with FaultBackend(Refuse()) as backend:
+    with FakeBackend(Refuse()) as backend:
         port = backend.port
         with pytest.raises(ConnectionRefusedError):
             ask(backend)
@@ -331,7 +331,7 @@ def test_refusal_keeps_the_port():
 
 
 def test_disconnect_is_detected_at_once():
-    with FaultBackend([Hang(), Stall(tokens=1), Ok(first_token_delay_s=30)]) as backend:
+    with FakeBackend([Hang(), Stall(tokens=1), Ok(first_token_delay_s=30)]) as backend:
         for n in range(3):
             with connected(backend) as client:
                 client.sendall(request(PATHS["chat"], asked(stream=True)))
@@ -345,7 +345,7 @@ def test_disconnect_is_detected_at_once():
 
 
 def test_slow_reader_applies_backpressure():
-    with FaultBackend(Huge(size=200 << 20)) as backend, connected(backend) as client:
+    with FakeBackend(Huge(size=200 << 20)) as backend, connected(backend) as client:
         client.sendall(request(PATHS["chat"], asked()))
         client.recv(100)
         with pytest.raises(TimeoutError):
@@ -353,7 +353,7 @@ def test_slow_reader_applies_backpressure():
 
 
 def test_connection_is_reused_and_chunked_bodies_are_read():
-    with FaultBackend() as backend, connected(backend) as client:
+    with FakeBackend() as backend, connected(backend) as client:
         for _ in range(2):
             client.sendall(request(PATHS["chat"], asked()))
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
@@ -368,7 +368,7 @@ def test_connection_is_reused_and_chunked_bodies_are_read():
 
 
 def test_invalid_request_is_answered_with_400():
-    with FaultBackend() as backend:
+    with FakeBackend() as backend:
         for bad in (b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"):
             with connected(backend) as client:
                 client.sendall(bad)
@@ -380,7 +380,7 @@ def test_each_mark_has_its_own_script():
     script = MarkScript(
         {"a": [StatusFault(status=500), Ok()], "b": StatusFault(status=400)}, default=StatusFault(status=404)
     )
-    with FaultBackend(script) as backend:
+    with FakeBackend(script) as backend:
         got = [ask(backend, text=f"[[{mark}]]")[0][9:12] for mark in ("a", "b", "a", "b", "a", "c")]
     assert got == [b"500", b"400", b"200", b"400", b"200", b"404"]
     assert [one.attempt for one in backend.list_attempts("a")] == [0, 1, 2]
@@ -414,7 +414,7 @@ def seen(key, attempt):
 def test_invalid_scripts_are_rejected():
     for script in ([], [Ok(), Refuse()]):
         with pytest.raises(ConfigError):
-            FaultBackend(script)
+            FakeBackend(script)
     with pytest.raises(ConfigError):
         MarkScript({"a": []})
     for weights in ({}, {Ok(): -1.0}, {Ok(): 0.0}, {Refuse(): 1.0}):
@@ -423,7 +423,7 @@ def test_invalid_scripts_are_rejected():
 
 
 def test_concurrent_requests_are_answered():
-    with FaultBackend(Ok(first_token_delay_s=0.1)) as backend:
+    with FakeBackend(Ok(first_token_delay_s=0.1)) as backend:
         threads = [threading.Thread(target=ask, args=(backend,), kwargs={"stream": True}) for _ in range(30)]
         for thread in threads:
             thread.start()
@@ -445,7 +445,7 @@ def test_backend_refuses_at_once_during_accepts() -> None:
             made.connect_ex(("127.0.0.1", backend.port))
             knocked.append(made)
 
-    with FaultBackend() as backend:
+    with FakeBackend() as backend:
         knocking = threading.Thread(target=knock)
         knocking.start()
         try:

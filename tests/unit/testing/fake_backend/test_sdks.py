@@ -8,7 +8,7 @@ import pytest
 from anthropic import Anthropic
 from openai import InternalServerError, OpenAI
 
-from agentguard.testing.fake_backend import FaultBackend, StatusFault
+from agentguard.testing.fake_backend import FakeBackend, StatusFault
 
 TURNS = [{"role": "user", "content": "hello"}]
 PARAMETERS = {"type": "object", "properties": {"key": {"type": "string"}}}
@@ -17,7 +17,7 @@ CHAT_TOOL = {"type": "function", "function": {"name": "book", "parameters": PARA
 
 @pytest.fixture
 def backend():
-    with FaultBackend() as made:
+    with FakeBackend() as made:
         yield made
 
 
@@ -34,7 +34,7 @@ def anthropic(backend):
 
 
 def said(backend, path, **body):
-    return backend.build_expected_reply(path, json.dumps(body).encode())
+    return backend.build_expected_response(path, json.dumps(body).encode())
 
 
 def test_openai_reads_chat(backend, openai):

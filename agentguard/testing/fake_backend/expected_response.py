@@ -1,8 +1,8 @@
-"""Right answer to a request, derived from the request alone, so that a test can recognise wrong answers.
+"""Expected response to a request, derived from the request alone, so that a test can recognise a wrong one.
 
-The same request has the same answer on every backend, at every time and for every model name. Therefore a
-known-answer probe works, votes agree, and a test knows the expected answer. The answer to a request with
-tools is a call of the first tool, unless the last message is a tool result.
+The same request has the same response on every backend, at every time and for every model name. Therefore a
+known-answer probe works, votes agree, and a test can compute the expected response. The response to a request
+with tools is a call of the first tool, unless the last message is a tool result.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ WORDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FakeReply:
-    """Content of an answer, independent of the API.
+class FakeResponse:
+    """Content of a response, independent of the API.
 
     Attributes:
-        text: text of the answer; empty for a tool call.
+        text: text of the response; empty for a tool call.
         tool: name of the called tool; empty without a call.
         arguments: arguments of the call, as JSON.
-        id: id of the answer; the id of a tool call is derived from it.
+        id: ID of the response; the ID of a tool call contains it.
         model: model name of the request.
     """
 
@@ -54,13 +54,13 @@ class FakeReply:
         return self.arguments if self.tool else self.text
 
     def tokens(self) -> list[str]:
-        """Return the content in the pieces in which it is streamed."""
+        """Return the streamed tokens of the content."""
         if self.tool:
             return [self.arguments[i : i + 6] for i in range(0, len(self.arguments), 6)]
         words = self.text.split(" ")
         return [f"{word} " for word in words[:-1]] + words[-1:]
 
-    def with_changed_digits(self) -> FakeReply:
+    def with_changed_digits(self) -> FakeResponse:
         """Return the reply with changed digits; it stays valid."""
         table = {ord(digit): str((int(digit) + 1) % 10) for digit in "0123456789"}
         return replace(self, text=self.text.translate(table), arguments=self.arguments.translate(table))
@@ -81,14 +81,14 @@ def parse_body(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def build_expected_reply(
+def build_expected_response(
     api: ApiName,
     request: Mapping[str, Any],
     *,
     word_count: int = 8,
     known_answers: Mapping[str, str] | None = None,
-) -> FakeReply:
-    """Return the right answer to a request.
+) -> FakeResponse:
+    """Return the expected response to a request.
 
     Args:
         api: API of the request.
@@ -103,12 +103,12 @@ def build_expected_reply(
     tool = "" if api == "completions" else _select_tool(request)
     if tool:
         arguments = json.dumps({"key": digest[:12], "amount": int(digest[:6], 16)})
-        return FakeReply(tool=tool, arguments=arguments, **identity)
+        return FakeResponse(tool=tool, arguments=arguments, **identity)
     text = next(
         (answer for question, answer in (known_answers or {}).items() if question in conversation), ""
     )
     text = text or generate_text(digest, word_count)
-    return FakeReply(text=text[len(prefix) :] if text.startswith(prefix) else text, **identity)
+    return FakeResponse(text=text[len(prefix) :] if text.startswith(prefix) else text, **identity)
 
 
 def generate_text(digest: str, word_count: int) -> str:
@@ -118,7 +118,7 @@ def generate_text(digest: str, word_count: int) -> str:
 
 
 def _extract_turns(request: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the messages, and the start of the answer that the request contains (vLLM continuation)."""
+    """Return the messages, and the start of the response that the request contains (vLLM continuation)."""
     turns = [request.get(key) for key in ("system", "instructions", "messages", "input", "prompt")]
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
@@ -131,7 +131,7 @@ def _extract_turns(request: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _select_tool(request: Mapping[str, Any]) -> str:
-    """Return the name of the tool to call, in the field of the request's API."""
+    """Return the name of the tool to call; empty for a request without tools or after a tool result."""
     tools = request.get("tools")
     if (
         not isinstance(tools, list)
@@ -158,7 +158,7 @@ def _ends_with_tool_result(request: Mapping[str, Any]) -> bool:
 
 
 def build_foreign_request(api: ApiName) -> dict[str, Any]:
-    """Return a request of another client, whose answer can be confused with the current one."""
+    """Return a request of another client; a faulty server may send its response to the wrong client."""
     turn = [{"role": "user", "content": "a question of somebody else"}]
     value: dict[str, Any] = {"messages": turn} if api in ("chat", "messages") else {"input": "somebody else"}
     return value | {"model": "a-model"}

@@ -15,12 +15,12 @@ from typing import Any
 from agentguard.guard import Guard
 from agentguard.testing.contracts.integrations import (
     TASK,
+    AgentDriver,
     ContractRequest,
     ContractRun,
-    World,
     list_invocations,
 )
-from tests.contract.candidate_worlds import build_chat_server
+from tests.contract.candidate_drivers import build_chat_server
 from tests.unit.integrations.openai_server import serving
 
 _IDS = itertools.count()
@@ -169,10 +169,10 @@ def _join_text(content: Any) -> str:
     return content or ""
 
 
-CLIENT_FRAMEWORK_WORLDS: dict[str, World] = {
+CLIENT_FRAMEWORK_DRIVERS: dict[str, AgentDriver] = {
     "llama_index.llms.openai": llama_index,
     "agent_framework.openai": agent_framework,
     "google.adk": google_adk,
     "crewai": crewai,
 }
-"""Worlds by the module of the framework."""
+"""Drivers by the module of the framework."""

@@ -1,4 +1,4 @@
-"""Server side of an HTTP/1.1 connection: it parses requests, and sends bytes, pauses and resets."""
+"""Server side of an HTTP/1.1 connection: requests, responses, pauses and resets."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 MAX_HEAD_BYTES: Final = 1 << 20
 MAX_BODY_BYTES: Final = 1 << 30
 _WRITE_BUFFER_BYTES: Final = 1 << 16
+JSON_TYPE: Final = "application/json"
+EVENT_STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 class ClientGone(Exception):
-    """The client closed or reset the connection."""
+    """Error of a connection that the client closed or reset."""
 
 
 class MalformedRequest(Exception):
-    """The received bytes are not an HTTP/1.1 request."""
+    """Error of received bytes that are not an HTTP/1.1 request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """A request as received, with header names in lower case."""
+    """Request as received, with header names in lower case."""
 
     method: str
     target: str
@@ -35,15 +39,15 @@ class ParsedRequest:
 
 
 RequestCallback = Callable[["ServerConnection", ParsedRequest], Awaitable[bool]]
-"""Callback that answers a request and returns whether the connection accepts another one."""
+"""Callback that responds to a request and returns whether the connection accepts another one."""
 
 
 class ServerConnection(asyncio.Protocol):
-    """One connection. `sent_bytes` counts the bytes that were passed to the operating system.
+    """Connection of one client; `sent_bytes` counts the bytes that were passed to the operating system.
 
     Args:
         number: number of the connection.
-        serve: answers each request.
+        serve: responds to each request.
         on_disconnect: called once when the connection has ended.
     """
 
@@ -75,7 +79,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def _transport(self) -> asyncio.Transport:
-        assert self._raw_transport is not None  # asyncio calls connection_made before anything else
+        assert self._raw_transport is not None  # asyncio calls connection_made first
         return self._raw_transport
 
     def data_received(self, data: bytes) -> None:
@@ -84,7 +88,7 @@ class ServerConnection(asyncio.Protocol):
         self._data_available.set()
 
     def eof_received(self) -> None:
-        """Treat the end of the client's data as a disconnect."""
+        """Handle the end of the client's data as a disconnect."""
         self._mark_disconnected()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the loop names it
@@ -120,7 +124,7 @@ class ServerConnection(asyncio.Protocol):
             self.sent_bytes += len(part)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, also without end. Raises ClientGone as soon as the client disconnects."""
+        """Wait for seconds, or for ever if infinite. Raises ClientGone as soon as the client disconnects."""
         await asyncio.wait((self._disconnected,), timeout=None if seconds == float("inf") else seconds)
         if self._disconnected.done():
             raise ClientGone
@@ -134,7 +138,7 @@ class ServerConnection(asyncio.Protocol):
             self._raw_transport.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, linger
             )
-        self._raw_transport.abort()  # also if the transport is closing but the client does not read the rest
+        self._raw_transport.abort()  # a closing transport waits for ever for a client that does not read
 
     def close(self) -> None:
         """Close the connection after all data is sent."""
@@ -208,3 +212,32 @@ class ServerConnection(asyncio.Protocol):
         data = bytes(self._buffer[:size])
         del self._buffer[:size]
         return data
+
+
+def format_head(status: int, content_type: str, *extra_headers: str) -> bytes:
+    """Return the head of a response."""
+    phrase = _PHRASES.get(status, "Unknown")
+    lines = (
+        f"HTTP/1.1 {status} {phrase}",
+        f"content-type: {content_type}",
+        "server: fault-backend",
+        *extra_headers,
+    )
+    return "\r\n".join((*lines, "", "")).encode("latin-1")
+
+
+def format_chunk(data: bytes) -> bytes:
+    """Return a chunk of a body (RFC 9112, 7.1); b"" for no data, because an empty chunk ends the body."""
+    return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
+
+
+def format_chunks(parts: Sequence[bytes]) -> bytes:
+    """Return one chunk for each part."""
+    return b"".join(map(format_chunk, parts))
+
+
+def format_response(
+    body: bytes, *, status: int = 200, content_type: str = JSON_TYPE, extra_headers: list[str] | None = None
+) -> bytes:
+    """Return a complete response with a Content-Length."""
+    return format_head(status, content_type, f"content-length: {len(body)}", *(extra_headers or [])) + body

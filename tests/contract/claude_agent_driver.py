@@ -1,4 +1,4 @@
-"""World of the Claude Agent SDK: its real process with the guard's hooks, and a scripted Messages API."""
+"""Driver of the Claude Agent SDK: its real process with the guard's hooks, and a scripted Messages API."""
 
 from __future__ import annotations
 

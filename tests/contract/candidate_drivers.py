@@ -13,12 +13,12 @@ from typing import Any
 from agentguard.guard import Guard
 from agentguard.testing.contracts.integrations import (
     TASK,
+    AgentDriver,
     ContractRequest,
     ContractRun,
     RunFeature,
     ScriptedAnswer,
     SeatAnswer,
-    World,
     list_invocations,
     supports,
 )
@@ -541,16 +541,16 @@ def _client_loop(played: ContractRun, ask: Callable[[list[Any]], Any]) -> None:
 
 def smolagents(guard: Guard, played: ContractRun) -> None:
     """Run a ``ToolCallingAgent``."""
-    from tests.contract import smolagents_worlds
+    from tests.contract import smolagents_drivers
 
-    smolagents_worlds.run_agent(guard, played, stream_outputs=False)
+    smolagents_drivers.run_agent(guard, played, stream_outputs=False)
 
 
 def smolagents_stream(guard: Guard, played: ContractRun) -> None:
     """Run a ``ToolCallingAgent`` that streams the model's messages."""
-    from tests.contract import smolagents_worlds
+    from tests.contract import smolagents_drivers
 
-    smolagents_worlds.run_agent(guard, played, stream_outputs=True)
+    smolagents_drivers.run_agent(guard, played, stream_outputs=True)
 
 
 def build_chat_server(played: ContractRun) -> Callable[[Any], Any]:
@@ -660,7 +660,7 @@ def _tools(*, wrapped: bool) -> list[Any]:
     return offered if wrapped else [{"type": "function", "strict": False, **t["function"]} for t in offered]
 
 
-WORLDS: dict[str, World] = {
+DRIVERS: dict[str, AgentDriver] = {
     made.__name__: made
     for made in (
         loop,
@@ -683,7 +683,7 @@ WORLDS: dict[str, World] = {
         smolagents_stream,
     )
 }
-RUNS_TOOLS = [name for name in WORLDS if not name.startswith(("chat", "achat", "responses"))]
+RUNS_TOOLS = [name for name in DRIVERS if not name.startswith(("chat", "achat", "responses"))]
 """Integrations that execute the tools and can retry a read."""
 
 AWAITS = ["aloop", "alangchain", "pydantic_ai", "openai_agents"]

@@ -30,7 +30,7 @@ try:
 except ImportError as error:
     raise MissingExtra("the guarded transport", "chat") from error
 
-from agentguard.integrations.openai.http import (
+from agentguard.integrations.openai.http_messages import (
     AsyncGuardedByteStream,
     CandidateHttpRequest,
     GuardedByteStream,
