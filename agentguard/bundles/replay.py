@@ -13,6 +13,7 @@ from agentguard.bundles.call_replayer import CallReplayer
 from agentguard.bundles.network_block import block_network
 from agentguard.bundles.replay_scope import ReplayEdit, ReplayMode, build_scope
 from agentguard.bundles.run_difference import Divergence, find_divergence, find_field
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.model import Record, Step, Trajectory
 from agentguard.trajectory.redaction import Redactor
 
@@ -47,7 +48,7 @@ class ReplayResult:
         if self.missing_error:
             return f"the agent ends without the exception {self.missing_error}"
         if self.unused_calls:
-            return f"the agent did not repeat {self.unused_calls} recorded calls"
+            return f"the agent did not repeat {format_quantity(self.unused_calls, 'recorded call')}"
         if self.effects_divergence is not None:
             return f"effect {self.effects_divergence} differs from the recorded ledger"
         return "" if self.is_equal else "the event logs differ outside the steps"

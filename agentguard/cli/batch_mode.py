@@ -16,6 +16,7 @@ from rich.console import Console
 
 from agentguard.cli.json_output import print_json
 from agentguard.errors import ConfigError
+from agentguard.quantity import format_quantity
 
 if TYPE_CHECKING:
     from agentguard.batch import BatchJob, InputOptions, JobEstimate, JobSummary, Operation
@@ -89,7 +90,7 @@ class BatchSettings:
         max_cost_usd: cost of the judge after which no further rows start.
         is_dry_run: print an estimate and write no row.
         json: print the summary as JSON.
-        outcome_labels: outcome to its name for people; without labels, outcomes are printed as they are.
+        outcome_labels: words for each outcome; empty to print the outcomes as they are.
     """
 
     output: str
@@ -147,9 +148,9 @@ def run_batch_job(job: BatchJob, settings: BatchSettings) -> JobSummary:
 
 
 def format_progress(summary: JobSummary, elapsed_s: float) -> str:
-    """Return rows, rows a second, remaining time and cost of a job."""
+    """Return a line with the rows, their rate and share, the remaining time and the cost."""
     rate = summary.rows / max(elapsed_s, 1e-9)
-    parts = [f"{summary.rows:,} rows", f"{rate:,.0f} rows/s", f"{100 * summary.share:.0f} %"]
+    parts = [format_quantity(summary.rows, "row"), f"{rate:,.0f} rows/s", f"{100 * summary.share:.0f} %"]
     if (remaining := summary.estimate_remaining_s(elapsed_s)) is not None:
         parts.append(f"{timedelta(seconds=round(remaining))} left")
     if summary.cost_usd:
@@ -168,17 +169,17 @@ def _count_workers(settings: BatchSettings) -> int:
     return settings.workers or _count_cores()
 
 
-def _restore_url(path: Path) -> str:
-    """Restore the second slash of a URL, which `Path` has removed."""
-    text = str(path)
-    return f"file://{text[5:]}" if text.startswith("file:/") else _URL_PATTERN.sub(r"\1://", text)
-
-
 def _count_cores() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _restore_url(path: Path) -> str:
+    """Restore the second slash of a URL, which `Path` has removed."""
+    text = str(path)
+    return f"file://{text[5:]}" if text.startswith("file:/") else _URL_PATTERN.sub(r"\1://", text)
 
 
 def print_summary(summary: JobSummary, settings: BatchSettings) -> None:
@@ -190,9 +191,10 @@ def print_summary(summary: JobSummary, settings: BatchSettings) -> None:
         return
     labels = settings.outcome_labels or {name: name for name in sorted(summary.outcomes)}
     counts = [f"{summary.outcomes[name]:,} {label}" for name, label in labels.items()]
-    typer.echo(f"{summary.rows:,} rows: {', '.join([*counts, f'{summary.errors:,} without a result'])}")
+    counts.append(f"{summary.errors:,} without a result")
+    typer.echo(f"{format_quantity(summary.rows, 'row')}: {', '.join(counts)}")
     if summary.resumed_rows:
-        typer.echo(f"{summary.resumed_rows:,} rows were done before")
+        typer.echo(f"done before: {format_quantity(summary.resumed_rows, 'row')}")
     if summary.errors:
         typer.echo(f"rows without a result: {settings.output.rstrip('/')}/dead_letters")
     if not summary.is_complete:
@@ -213,8 +215,10 @@ def _format_estimate(estimate: JobEstimate, workers: int) -> list[str]:
     remaining = estimate.rows - estimate.finished_rows
     seconds = remaining * estimate.seconds_per_row / workers
     lines = [
-        f"{estimate.files:,} files, {estimate.rows:,} rows, {estimate.finished_rows:,} of them done",
-        f"estimate: {seconds:,.0f} s with {workers} workers ({1e3 * estimate.seconds_per_row:.1f} ms a row)",
+        f"{format_quantity(estimate.files, 'file')}, {format_quantity(estimate.rows, 'row')}, "
+        f"{estimate.finished_rows:,} of them done",
+        f"estimate: {seconds:,.0f} s with {format_quantity(workers, 'worker')} "
+        f"({1e3 * estimate.seconds_per_row:.1f} ms a row)",
     ]
     if estimate.tokens_per_row:
         lines.append(

@@ -1,4 +1,4 @@
-"""``agentguard chaos shrink``: least reproducers of the unsafe and failed runs of a campaign."""
+"""``agentguard chaos shrink``: smallest reproducers of the unsafe and failed runs of a campaign."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shrink(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
 ) -> None:
-    """Reduce the calls with a fault of each unsafe or failed cell, and write the rest as a bundle.
+    """Reduce the calls with a fault in each unsafe or failed run, and write the smallest runs as bundles.
 
     The command executes the runs again, and replays each bundle.
 

@@ -1,4 +1,4 @@
-"""``agentguard bundle``: inspect, verify and compare replayable bundles."""
+"""``agentguard bundle``: export, inspect, verify, compare, scrub and minimize bundles."""
 
 from __future__ import annotations
 
@@ -20,13 +20,24 @@ from agentguard.bundles.run_difference import RunDifference, ValueDifference, fi
 from agentguard.cli.cmd_replay import load_agent, write_text
 from agentguard.cli.document_export import read_stored_records
 from agentguard.cli.json_output import print_json
-from agentguard.cli.run_input import FormatName, Json, ReadSummary, compute_exit_status, read_records
+from agentguard.cli.run_input import (
+    FormatName,
+    Json,
+    ReadSummary,
+    compute_exit_status,
+    parse_pattern,
+    read_records,
+)
 from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
 from agentguard.guard import diagnose
+from agentguard.quantity import format_quantity
 from agentguard.recover.tool_effects import EffectClass
 from agentguard.trajectory.model import Record
 from agentguard.verdict import NOT_DIAGNOSED, describe_verdict
+
+_EXCERPT_CHARS: Final = 160
+_CONTEXT_CHARS: Final = 30
 
 BundleFile = Annotated[Path, typer.Argument(help="Bundle file.")]
 AgentName = Annotated[
@@ -100,7 +111,7 @@ def verify(files: BundleFiles) -> None:
     """Check format, checksums and content of bundles."""
     for file in files:
         members = verify_bundle(file)
-        typer.echo(f"{file}: {len(members)} members are valid")
+        typer.echo(f"{file}: valid, {format_quantity(len(members), 'member')}")
 
 
 def diff(first: BundleFile, second: BundleFile, json: Json = False) -> None:
@@ -113,7 +124,7 @@ def diff(first: BundleFile, second: BundleFile, json: Json = False) -> None:
     if json:
         print_json(asdict(difference))
     else:
-        typer.echo("\n".join(describe_difference(difference, files, bundles)))
+        typer.echo("\n".join(_describe_difference(difference, files, bundles)))
     if difference.step is not None:
         raise typer.Exit(1)
 
@@ -125,9 +136,9 @@ def scrub(
         list[str], typer.Option(help="KIND=RE2: additional pattern of secrets; the first group is replaced.")
     ],
 ) -> None:
-    """Replace further secrets of a bundle; a replay replaces them in the requests of the agent too."""
+    """Replace further secrets of a bundle by placeholders; a replay does the same to the agent's requests."""
     bundle = read_bundle(file)
-    patterns = dict(bundle.redaction_patterns) | dict(_parse_pattern(one) for one in pattern)
+    patterns = dict(bundle.redaction_patterns) | dict(map(parse_pattern, pattern))
     write_bundle(replace(bundle, redaction_patterns=patterns), output)
     typer.echo(f"{output}: written")
 
@@ -152,7 +163,7 @@ def write_test(
     agent: AgentName,
     output: Annotated[Path, typer.Option("--output", "-o", help="File of the test.")],
 ) -> None:
-    """Write a test for pytest that fails as the run failed, and passes when the agent is fixed."""
+    """Write a pytest test that fails like the run, and passes when the agent is fixed."""
     path = os.path.relpath(file.absolute(), output.absolute().parent)
     write_text(
         output, build_regression_test(read_bundle(file), agent=agent, bundle_path=Path(path).as_posix())
@@ -175,15 +186,8 @@ def _read_stored_records(
 def _parse_effect(text: str) -> tuple[str, str]:
     tool, _, effect = text.rpartition("=")
     if not tool or effect not in list(EffectClass):
-        raise ConfigError(f"--effect {text}: is not TOOL=CLASS; the classes are {', '.join(EffectClass)}")
+        raise ConfigError(f"--effect {text}: write TOOL=CLASS; the classes are {', '.join(EffectClass)}")
     return tool, effect
-
-
-def _parse_pattern(text: str) -> tuple[str, str]:
-    kind, separator, pattern = text.partition("=")
-    if not separator or not pattern:
-        raise ConfigError(f"--pattern {text}: is not KIND=RE2")
-    return kind, pattern
 
 
 def _summarize(bundle: Bundle) -> dict[str, object]:
@@ -208,25 +212,22 @@ def _describe_effect(effect: RecordedEffect) -> str:
 
 
 def _describe_snapshot(snapshot: RecordedSnapshot) -> str:
-    place = f"after {snapshot.model_calls} model calls and {snapshot.tool_calls} tool calls"
-    return f"{place}: {orjson.dumps(snapshot.state).decode()}"
+    model_calls = format_quantity(snapshot.model_calls, "model call")
+    tool_calls = format_quantity(snapshot.tool_calls, "tool call")
+    return f"after {model_calls} and {tool_calls}: {orjson.dumps(snapshot.state).decode()}"
 
 
 def _describe_answer(number: int, call: RecordedCall) -> str:
     return f"{number}: {call.name}: {call.error_type or orjson.dumps(call.result).decode()}"
 
 
-_EXCERPT_CHARS: Final = 160
-_CONTEXT_CHARS: Final = 30
-
-
-def describe_difference(
+def _describe_difference(
     difference: RunDifference, files: Sequence[str], bundles: Sequence[Bundle]
 ) -> Iterator[str]:
     """Yield the lines of a comparison: both runs, the first differing step and the first differing call."""
     for file, bundle in zip(files, bundles, strict=True):
         verdict = describe_verdict(bundle.diagnosis.get("verdict", ""))
-        yield f"{file}: {verdict}, {len(bundle.trajectory.steps)} steps"
+        yield f"{file}: {verdict}, {format_quantity(len(bundle.trajectory.steps), 'step')}"
     if bundles[0].trajectory.task != bundles[1].trajectory.task:
         yield "the tasks differ"
     yield from _describe_value("step", difference.step, files)

@@ -20,6 +20,7 @@ from rich.table import Table
 from agentguard.cli.chaos_shrink import shrink
 from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console
+from agentguard.quantity import format_quantity
 
 if TYPE_CHECKING:
     from agentguard.chaos import CampaignReport
@@ -59,7 +60,7 @@ def plan(campaign: CampaignFile, json: Json = False) -> None:
     for row in rows:
         _print_values(row, json=json)
     if not json:
-        typer.echo(f"{len(runs)} runs")
+        typer.echo(format_quantity(len(runs), "run"))
 
 
 def run(
@@ -87,7 +88,9 @@ def run(
     with Console(stderr=True).status("running …") as status:
         count = itertools.count(1)
         result = runner.run(
-            folder, jobs=jobs, on_result=lambda _: status.update(f"running … {next(count):,} runs")
+            folder,
+            jobs=jobs,
+            on_result=lambda _: status.update(f"running … {format_quantity(next(count), 'run')}"),
         )
     _finish_campaign(build_campaign_report(result), folder, campaign.stem, json=json)
 
@@ -98,7 +101,7 @@ def report(
     ],
     json: Json = False,
 ) -> None:
-    """Write the report of the runs that a campaign has done, with the exit status of `chaos run`."""
+    """Write the report of the finished runs of a campaign. Exit status: as that of `chaos run`."""
     from agentguard.chaos import build_campaign_report, read_campaign_result
 
     _finish_campaign(build_campaign_report(read_campaign_result(output)), output, output.name, json=json)
@@ -122,7 +125,7 @@ def _finish_campaign(report: CampaignReport, output: Path, name: str, *, json: b
             table.add_row(*map(escape, (cell.site, cell.fault, cell.worst.value, *map(str, counts))))
         build_console().print(table)
         outcomes = ", ".join(f"{count} {outcome.value}" for outcome, count in report.outcomes.items())
-        typer.echo(f"{report.outcomes.total()} of {report.planned} runs: {outcomes}")
+        typer.echo(f"{report.outcomes.total()} of {format_quantity(report.planned, 'run')}: {outcomes}")
         if report.abort_reason:
             typer.echo(report.abort_reason)
         typer.echo(f"report: {output / 'report.html'}")
@@ -145,8 +148,8 @@ def serve(
     from agentguard.testing.fake_backend.script_file import build_backend
 
     ended = threading.Event()
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, lambda *_: ended.set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
     try:
         with build_backend(None if script is None else load_yaml(script), port=port, seed=seed) as backend:
             _print_values({"url": backend.url}, json=json)
@@ -226,10 +229,10 @@ def stitch(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Inject single faults into workloads, and find the cycles in which their consequences close.
+    """Inject single faults into workloads, and find cycles of faults that cause each other.
 
-    A run with all faults of a cycle confirms it. The command writes stitching.json, stitching.html and one
-    bundle for each undamped cycle.
+    A run with all faults of a cycle confirms the cycle. The command writes stitching.json, stitching.html and
+    one bundle for each undamped cycle.
 
     Exit status: 1 if there is an undamped cycle.
     """
@@ -241,7 +244,7 @@ def stitch(
         count = itertools.count(1)
         result = search_cycles(
             StitchingCampaign.load(campaign),
-            on_run=lambda _: status.update(f"running … {next(count):,} runs"),
+            on_run=lambda _: status.update(f"running … {format_quantity(next(count), 'run')}"),
         )
     _write_files(result, folder, campaign.stem)
     if json:
@@ -275,5 +278,7 @@ def _print_cycles(result: StitchingResult, output: Path) -> None:
     for one in result.cycles:
         table.add_row(*map(escape, (one.status.value, ", ".join(one.damping) or "none", str(one.cycle))))
     build_console().print(table)
-    typer.echo(f"{result.runs} runs with one fault at {result.sites} sites, {len(result.edges)} edges")
+    runs = format_quantity(result.runs, "run")
+    sites, edges = format_quantity(result.sites, "site"), format_quantity(len(result.edges), "edge")
+    typer.echo(f"{runs} with one fault at {sites}, {edges}")
     typer.echo(f"report: {output / 'stitching.html'}")

@@ -220,20 +220,20 @@ class _ExportIO:
     tenant: str
 
 
-def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
+def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, export_io: _ExportIO) -> int:
     """Write the record of acceptance tests; return the exit status."""
     from agentguard.cli.label_export import export_judge_questions
     from agentguard.cli.training_export import export_training, require_store
     from agentguard.store.store import Store
 
-    url = require_store(ways.store, ways.format)
+    url = require_store(export_io.store, export_io.format)
     with Store.open(url) as opened_store:
         export = export_judge_questions if to.startswith("judge_") else export_training
-        lines = export(opened_store, ids, to, tenant=ways.tenant, redaction=redactor)
+        lines = export(opened_store, ids, to, tenant=export_io.tenant, redaction=redactor)
         first_line = next(lines, None)
         if first_line is None:
             return 2
-        with _open_output(ways.output) as stream:
+        with _open_output(export_io.output) as stream:
             for line in itertools.chain((first_line,), lines):
                 stream.write(line + b"\n")
             stream.flush()
@@ -241,7 +241,7 @@ def _export_training_data(ids: list[str], to: str, redactor: Redaction | None, w
     return 0
 
 
-def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
+def _export_runs(runs: list[str], to: str, redactor: Redaction | None, export_io: _ExportIO) -> int:
     """Write runs in a format; return the exit status."""
     try:
         target = get_writable_format(to)
@@ -249,18 +249,20 @@ def _export_runs(runs: list[str], to: str, redactor: Redaction | None, ways: _Ex
         further = (*exporter_registry(), _OTLP_TARGET, *_TRAINING_FORMATS)
         raise ConfigError(f"{error}; further targets: {', '.join(further)}") from None
     tallies: list[ReadSummary] = []
-    records = _read_runs(runs, ways, tallies)
-    dumped = (target.dump(redactor(r) if redactor else r, annotation=ways.annotation) for r in records)
+    records = _read_runs(runs, export_io, tallies)
+    dumped = (target.dump(redactor(r) if redactor else r, annotation=export_io.annotation) for r in records)
     first_document = next(dumped, None)
     if first_document is not None:
-        with _open_output(ways.output) as stream:
+        with _open_output(export_io.output) as stream:
             _write(stream, first_document, dumped)
-    print_report(tallies, redactor, done=f"written to {ways.output}" if ways.output is not None else "")
+    print_report(
+        tallies, redactor, done=f"written to {export_io.output}" if export_io.output is not None else ""
+    )
     return compute_exit_status(tallies)
 
 
 def _write_event_log(
-    runs: list[str], output: Path, redactor: Redaction | None, ways: _ExportIO, *, append: bool
+    runs: list[str], output: Path, redactor: Redaction | None, export_io: _ExportIO, *, append: bool
 ) -> int:
     """Write each run to the log as soon as it is read; return the exit status."""
     from agentguard.trajectory.event_log.events import build_events
@@ -269,7 +271,7 @@ def _write_event_log(
     summaries: list[ReadSummary] = []
     log: EventLog | None = None
     try:
-        for record in _read_runs(runs, ways, summaries):
+        for record in _read_runs(runs, export_io, summaries):
             if log is None:
                 if not append:
                     output.unlink(missing_ok=True)
@@ -283,13 +285,13 @@ def _write_event_log(
 
 
 def _send_runs(
-    runs: list[str], otlp_options: ExportOptions, redactor: Redaction | None, ways: _ExportIO
+    runs: list[str], otlp_options: ExportOptions, redactor: Redaction | None, export_io: _ExportIO
 ) -> int:
     """Send runs to a collector; return the exit status."""
-    if ways.store is not None:
+    if export_io.store is not None:
         if redactor is not None:
             raise ConfigError("stored runs cannot be redacted: redact runs when they are stored")
-        return send_runs(otlp_options, store=ways.store, ids=runs, tenant=ways.tenant)
+        return send_runs(otlp_options, store=export_io.store, ids=runs, tenant=export_io.tenant)
     tallies: list[ReadSummary] = []
     records = read_records([Path(run) for run in runs], None, tallies)
     status = send_runs(
@@ -301,11 +303,11 @@ def _send_runs(
     return max(status, compute_exit_status(tallies))
 
 
-def _read_runs(runs: list[str], ways: _ExportIO, summaries: list[ReadSummary]) -> Iterator[Record]:
+def _read_runs(runs: list[str], export_io: _ExportIO, summaries: list[ReadSummary]) -> Iterator[Record]:
     """Yield the runs of files, or of the store."""
-    if ways.store is None:
-        return read_records([Path(run) for run in runs], ways.format, summaries)
-    return _read_stored(ways.store, runs, summaries, ways.tenant)
+    if export_io.store is None:
+        return read_records([Path(run) for run in runs], export_io.format, summaries)
+    return _read_stored(export_io.store, runs, summaries, export_io.tenant)
 
 
 def _read_stored(url: str, ids: list[str], tallies: list[ReadSummary], tenant: str) -> Iterator[Record]:
@@ -318,29 +320,29 @@ def _read_stored(url: str, ids: list[str], tallies: list[ReadSummary], tenant: s
         yield record
 
 
-def _write_document(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> int:
-    document = _build_document(runs, to, redactor, ways)
-    with _open_output(ways.output) as stream:
+def _write_document(runs: list[str], to: str, redactor: Redaction | None, export_io: _ExportIO) -> int:
+    document = _build_document(runs, to, redactor, export_io)
+    with _open_output(export_io.output) as stream:
         stream.write(document)
         stream.flush()
-    if ways.output is not None:
-        typer.echo(f"1 run written to {ways.output}", err=True)
+    if export_io.output is not None:
+        typer.echo(f"1 run written to {export_io.output}", err=True)
     return 0
 
 
-def _build_document(runs: list[str], to: str, redactor: Redaction | None, ways: _ExportIO) -> bytes:
+def _build_document(runs: list[str], to: str, redactor: Redaction | None, export_io: _ExportIO) -> bytes:
     """Build the document of one run, for people."""
     if len(runs) != 1:
         raise ConfigError(f"{to} writes one run to a document; {len(runs)} were given")
-    if ways.store is None:
+    if export_io.store is None:
         records = [
             redactor(record) if redactor else record
-            for record in read_records([Path(runs[0])], ways.format, [])
+            for record in read_records([Path(runs[0])], export_io.format, [])
         ]
         return export_record_document(records, runs[0], to)
     if redactor is not None:
         raise ConfigError(f"{to} of a stored run cannot be redacted: redact runs when they are stored")
-    return export_stored_document(ways.store, runs[0], to, tenant=ways.tenant)
+    return export_stored_document(export_io.store, runs[0], to, tenant=export_io.tenant)
 
 
 def _open_output(path: Path | None) -> AbstractContextManager[BinaryIO]:

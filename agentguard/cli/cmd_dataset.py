@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,8 @@ from agentguard.evals.datasets.rebuild import RebuildResult, describe_dataset, g
 from agentguard.evals.datasets.verification import VerificationProgress, VerificationReport, verify_dataset
 from agentguard.evals.datasets.writer import DatasetWriter
 from agentguard.evals.toml_writer import dumps
+from agentguard.quantity import format_quantity
+from agentguard.trajectory.model import Record
 
 _MAX_PROBLEMS = 20
 
@@ -128,10 +131,10 @@ def build(
     unreadable records, 2 if there is no output.
     """
     catalogue = _load_catalogue(datasets)
-    if target in catalogue.names():
-        _build_known(catalogue.get(target), output, limit=limit, force=force, json=json)
-    elif not Path(target).exists():
-        catalogue.get(target)  # raises an error that lists the known names
+    if target in catalogue.names() or not Path(target).exists():
+        # For an unknown name, the catalogue raises an error that lists the known names.
+        is_equal = _build_known(catalogue.get(target), output, limit=limit, force=force, json=json)
+        raise typer.Exit(0 if is_equal else 1)
     if name is None or format is None:
         raise ConfigError("your own runs need --name and --format")
     if origin not in ORIGINS:
@@ -149,29 +152,29 @@ def build(
 
 def _build_known(
     manifest: DatasetManifest, out: Path | None, *, limit: int | None, force: bool, json: bool
-) -> None:
+) -> bool:
+    """Generate a data set again; return whether it is equal to the published one."""
     records = generate_dataset(manifest)
     plan = {"by": "dataset build", "name": manifest.name, "limit": limit}
     with (
         _show_progress() as progress,
         DatasetWriter(out, plan, force=force) if out else nullcontext() as output,
     ):
+        numbers = count(1)
 
-        def keep(_: object) -> None:
-            counted[0] += 1
-            progress("made", counted[0])
+        def write_record(record: Record) -> None:
+            progress("generated", next(numbers))
             if output is not None:
-                output.write(_)  # type: ignore[arg-type]
+                output.write(record)
 
-        counted = [0]
-        result = rebuild(manifest, records, limit=limit, on_record=keep)
+        result = rebuild(manifest, records, limit=limit, on_record=write_record)
         if output is not None:
             output.finish()
     if json:
         print_json({"name": manifest.name, "ok": result.ok, **asdict(result)}, is_indented=True)
     else:
         _show_rebuilt(result, manifest)
-    raise typer.Exit(0 if result.ok else 1)
+    return result.ok
 
 
 def _write_manifest(path: Path, out: Path | None, data: dict[str, Any], *, force: bool) -> None:
@@ -185,7 +188,7 @@ def _write_manifest(path: Path, out: Path | None, data: dict[str, Any], *, force
     typer.echo(f"written: {target}", err=True)
 
 
-def _show_verified(found: VerificationReport, manifest: DatasetManifest | None) -> None:
+def _show_verified(report: VerificationReport, manifest: DatasetManifest | None) -> None:
     console = build_console()
     has_known_checksums = manifest is not None and manifest.has_checksums
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -193,82 +196,90 @@ def _show_verified(found: VerificationReport, manifest: DatasetManifest | None) 
     table.add_column("bytes", justify="right")
     table.add_column("", no_wrap=True)
     table.add_column("sha256", overflow="fold")
-    rows = found.files if has_known_checksums else found.files[:_MAX_PROBLEMS]
+    rows = report.files if has_known_checksums else report.files[:_MAX_PROBLEMS]
     for file in rows:
         status = "" if file.status == "unknown" else file.status.value
         table.add_row(escape(to_one_line(file.path, 120)), str(file.size), status, file.sha256)
     console.print(table)
-    if len(found.files) > len(rows):
-        typer.echo(f"… and {len(found.files) - len(rows)} more files; --json lists all")
-    typer.echo(f"{found.records} records read, {found.failed} failed, {found.passed} passed")
-    for label, count in found.labels.items():
-        typer.echo(f"{label}: {count}")
+    if len(report.files) > len(rows):
+        hidden = format_quantity(len(report.files) - len(rows), "more file")
+        typer.echo(f"… and {hidden}; --json lists all")
+    records = format_quantity(report.records, "record")
+    typer.echo(f"{records} read, {report.failed} failed, {report.passed} passed")
+    for label, number in report.labels.items():
+        typer.echo(f"{label}: {number}")
     if manifest is not None and not has_known_checksums:
         typer.echo("The manifest has no checksums; `dataset build PATH` writes those of your copy.")
-    for line in (*map(str, found.broken[:_MAX_PROBLEMS]), *found.problems):
+    for line in (*map(str, report.broken[:_MAX_PROBLEMS]), *report.problems):
         console.print(to_one_line(line, 500), style="red", markup=False, highlight=False)
-    if len(found.broken) > _MAX_PROBLEMS:
-        typer.echo(f"… and {len(found.broken) - _MAX_PROBLEMS} more broken records")
-    if found.is_valid:
+    if len(report.broken) > _MAX_PROBLEMS:
+        hidden = format_quantity(len(report.broken) - _MAX_PROBLEMS, "more broken record")
+        typer.echo(f"… and {hidden}")
+    if report.is_valid:
         console.print("no problems", style="green")
 
 
-def _show_rebuilt(made: RebuildResult, manifest: DatasetManifest) -> None:
-    typer.echo(f"{made.records} runs generated, {made.compared} compared; sha256 {made.sha256}")
-    for name in made.differing:
+def _show_rebuilt(result: RebuildResult, manifest: DatasetManifest) -> None:
+    records = format_quantity(result.records, "run")
+    typer.echo(f"{records} generated, {result.compared} compared; sha256 {result.sha256}")
+    for name in result.differing:
         typer.echo(f"differs: {to_one_line(name, 200)}")
-    if made.same_sum is not None:
-        typer.echo(f"the checksum {'equals' if made.same_sum else 'differs from'} that of the manifest")
-    if not made.compared and made.same_sum is None:
+    if result.same_sum is not None:
+        typer.echo(f"the checksum {'equals' if result.same_sum else 'differs from'} that of the manifest")
+    if not result.compared and result.same_sum is None:
         typer.echo(f"this installation has no runs of {manifest.name} to compare with")
-    elif made.ok:
+    elif result.ok:
         typer.echo("equal")
 
 
-def _to_dict(one: DatasetManifest) -> dict[str, Any]:
-    facts = asdict(replace(one, folder=Path()))
+def _to_dict(manifest: DatasetManifest) -> dict[str, Any]:
+    facts = asdict(replace(manifest, folder=Path()))
     del facts["folder"]
-    return {**facts, "obtain": describe_source(one)}
+    return {**facts, "obtain": describe_source(manifest)}
 
 
-def _format_details(one: DatasetManifest) -> Iterator[tuple[str, str]]:
-    yield "name", one.name
-    yield "title", one.title
-    yield "licence", one.licence
-    yield "origin", one.origin
-    yield "format", one.format
-    yield "available", "included" if one.redistributed else "from its owners"
-    yield "obtain", describe_source(one)
-    if one.paper:
-        yield "paper", one.paper
-    for address in one.source:
+def _format_details(manifest: DatasetManifest) -> Iterator[tuple[str, str]]:
+    yield "name", manifest.name
+    yield "title", manifest.title
+    yield "licence", manifest.licence
+    yield "origin", manifest.origin
+    yield "format", manifest.format
+    yield "available", "included" if manifest.redistributed else "from its owners"
+    yield "obtain", describe_source(manifest)
+    if manifest.paper:
+        yield "paper", manifest.paper
+    for address in manifest.source:
         yield "source", address
-    if one.records is not None:
-        yield "runs", str(one.records)
-    for part in one.parts:
-        yield "part", f"{part.name}: {part.files}" + (f", {part.records} runs" if part.records else "")
-    if one.labels:
-        yield "labels", ", ".join(one.labels)
-    if one.split_by:
-        yield "split by", one.split_by
-    for file in one.files:
+    if manifest.records is not None:
+        yield "runs", str(manifest.records)
+    for part in manifest.parts:
+        yield (
+            "part",
+            f"{part.name}: {part.files}"
+            + (f", {format_quantity(part.records, 'run')}" if part.records else ""),
+        )
+    if manifest.labels:
+        yield "labels", ", ".join(manifest.labels)
+    if manifest.split_by:
+        yield "split by", manifest.split_by
+    for file in manifest.files:
         yield "file", f"{file.path} {file.size or ''} {file.sha256}".rstrip()
 
 
-def _verification_to_dict(found: VerificationReport) -> dict[str, Any]:
+def _verification_to_dict(report: VerificationReport) -> dict[str, Any]:
     return {
-        "name": found.name,
-        "ok": found.is_valid,
-        "files": [asdict(file) for file in found.files],
-        "records": found.records,
-        "failed": found.failed,
-        "passed": found.passed,
-        "labels": found.labels,
-        "codes": dict(sorted(found.codes.items())),
+        "name": report.name,
+        "ok": report.is_valid,
+        "files": [asdict(file) for file in report.files],
+        "records": report.records,
+        "failed": report.failed,
+        "passed": report.passed,
+        "labels": report.labels,
+        "codes": dict(sorted(report.codes.items())),
         "broken": [
-            {"reason": e.reason, "file": e.file, "record": e.record, "field": e.field} for e in found.broken
+            {"reason": e.reason, "file": e.file, "record": e.record, "field": e.field} for e in report.broken
         ],
-        "problems": found.problems,
+        "problems": report.problems,
     }
 
 
@@ -276,7 +287,7 @@ def _verification_to_dict(found: VerificationReport) -> dict[str, Any]:
 def _show_progress() -> Iterator[VerificationProgress]:
     """Show the current activity on standard error."""
     with Console(stderr=True).status("…") as status:
-        yield lambda what, count: status.update(f"{what} … {count}")
+        yield lambda activity, number: status.update(f"{activity} … {number}")
 
 
 def _load_catalogue(folders: list[Path] | None) -> DatasetCatalogue:

@@ -33,13 +33,13 @@ from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.run_input import ClaudeCode, Codex, Last, read_paths, resolve_paths
 from agentguard.cli.run_summary import GroupKey, RunSelection, SortKey
 from agentguard.cli.store_access import DiagnosisResults, StoredRuns, StoreImport
-from agentguard.cli.terminal_text import format_count
 from agentguard.config.policy import LocalizerSettings, Policy
 from agentguard.config.prices import PriceTable
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.localize.run_comparison import compare_runs
+from agentguard.quantity import format_quantity
 from agentguard.resilience.ordered_map import map_ordered
 from agentguard.trajectory.costs import price_run
 from agentguard.trajectory.formats.base import UnreadableRecord
@@ -159,7 +159,7 @@ def diagnose(
         list[str] | None,
         typer.Option(
             metavar="ID",
-            help="ID of a run: of the named files, or of the store if there are none; repeatable.",
+            help="ID of a run: of the named files, or of the store if no file is named; repeatable.",
         ),
     ] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs that --run-id names.")] = "",
@@ -272,7 +272,7 @@ def diagnose(
             ).print_results(results)
     outcome.skipped = store_import.skipped
     if outcome.renamed:
-        count = format_count(outcome.renamed, "run")
+        count = format_quantity(outcome.renamed, "run")
         typer.echo(f"named FILE:ID, because another run of the input has the id: {count}", err=True)
     if not run_id and (text := known.describe_unmatched()):
         typer.echo(text, err=True)

@@ -66,7 +66,11 @@ def eval_(
     repeats: Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation.")] = 5,
     train: Annotated[
         tuple[str, Path] | None,
-        typer.Option("--train", metavar="FORMAT PATH", help="Annotated runs to train on instead."),
+        typer.Option(
+            "--train",
+            metavar="FORMAT PATH",
+            help="Annotated runs to train on, instead of a cross-validation.",
+        ),
     ] = None,
     leave_one_system_out: Annotated[
         bool,
@@ -168,13 +172,13 @@ def eval_(
         results, data = _evaluate_batch(format, paths, specs, plan, inputs, settings)
     else:
         data = load_dataset(format, paths).take(limit)
-        learnt_from = load_dataset(train[0], [train[1]]) if train else None
+        training_data = load_dataset(train[0], [train[1]]) if train else None
         with open_verdict_store(store):
             results = _evaluate_methods(
                 data,
                 specs,
                 plan,
-                train=learnt_from,
+                train=training_data,
                 checkpoint=checkpoint,
                 no_resume=no_resume,
                 jobs=jobs or 1,

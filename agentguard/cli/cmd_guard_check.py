@@ -9,6 +9,7 @@ import orjson
 import typer
 
 from agentguard.plugins import import_function
+from agentguard.quantity import format_quantity
 
 if TYPE_CHECKING:
     from agentguard.testing.guard_check import GuardCheckReport
@@ -30,11 +31,13 @@ def check_guard(
             help="Agent driver: a function that runs an agent under a guard; by default agentguard's loop.",
         ),
     ] = OWN_LOOP,
-    policy: Annotated[Path | None, typer.Option(help="Policy of the guard; by default the defaults.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="Policy of the guard; without it, the default policy.")
+    ] = None,
     every: Annotated[int, typer.Option(min=1, help="Run only every n-th scenario.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Run scripted agents with and without the guard, and compare them.
+    """Run scripted agents with and without the guard, and compare the runs.
 
     Exit status: 1 if a run fails or does more harm because of the guard, or if no run passes without it.
     """
@@ -57,8 +60,9 @@ def check_guard(
 
 def _format_report(report: GuardCheckReport) -> str:
     data = report.to_dict()
+    scenarios = format_quantity(data["scenarios"], "scenario")
     lines = [
-        f"{data['scenarios']} scenarios: {data['passing_without_guard']} pass without the guard, "
+        f"{scenarios}: {data['passing_without_guard']} pass without the guard, "
         f"{data['failing_without_guard']} fail",
         *(f"{name:>16}  {count}" for name, count in data["outcomes"].items()),
         f"model calls of passing runs: {data['call_growth']:+.1%}",

@@ -1,4 +1,4 @@
-"""``agentguard inject``: failed runs with one known error each, generated or made from recorded ones."""
+"""``agentguard inject``: failed runs with one known error each, made from recorded runs that passed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from agentguard.evals.datasets.writer import DatasetWriter
 from agentguard.evals.inject.edits.base import get_edit_registry
 from agentguard.evals.inject.error_injection import INJECTED, RewritePlan, copy_passed_record, rewrite_record
 from agentguard.evals.inject.rates import NATURAL_RATES, parse_rates
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
@@ -101,8 +102,8 @@ def runs(
 ) -> None:
     """Rewrite passed runs into failed ones, with one error each at a known step.
 
-    Exit status: 0 all were used, 1 some were refused or could not be read, 2 nothing could be made, 130
-    interrupted (--resume continues).
+    Exit status: 0 if all runs are used, 1 if some are refused or not readable, 2 if no run is written,
+    130 after an interruption (--resume continues).
     """
     names = tuple(part for names_text in kind or () for part in names_text.replace(",", " ").split())
     weights = parse_rates(rates, kinds=names)
@@ -178,26 +179,31 @@ def _read_records(paths: list[Path], format: str | None, tally: InjectionSummary
 
 
 def write_records(
-    made: Iterable[Record], output: DatasetWriter, tally: InjectionSummary, *, total: int | None = None
+    records: Iterable[Record], output: DatasetWriter, tally: InjectionSummary, *, total: int | None = None
 ) -> None:
-    """Write runs one by one; an interruption leaves only complete runs."""
+    """Write runs one by one, with a progress bar; an interruption leaves only complete runs.
+
+    Raises:
+        ConfigError: there is no run to write.
+        typer.Exit: the user pressed Ctrl-C; the exit status is 130.
+    """
     console = Console(stderr=True)
     columns = (TextColumn("writing runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
             task = bars.add_task("runs", total=total)
-            for record in made:
+            for record in records:
                 is_new = output.write(record)
                 if is_new or output.is_from_previous_run(record):  # otherwise it is a copy of another run
                     tally.add(record, new=is_new)
                 bars.advance(task)
     except KeyboardInterrupt:
-        typer.echo(f"interrupted after {tally.written} runs; --resume continues", err=True)
+        typer.echo(f"interrupted after {format_quantity(tally.written, 'run')}; --resume continues", err=True)
         raise typer.Exit(130) from None
     if not tally.written + tally.previously_written:
         _check_output(tally)
         output.discard()
-        raise ConfigError("no run was made")
+        raise ConfigError("no run is written: no error applies to a readable run")
     output.finish()
 
 
@@ -245,6 +251,8 @@ def _show(tally: InjectionSummary, out: Path) -> None:
         table.add_row(code, str(count))
     console.print(table)
     earlier_note = f", {tally.previously_written} of them earlier" if tally.previously_written else ""
-    typer.echo(f"{tally.failed} failed and {tally.passed} passed runs in {out}{earlier_note}")
+    typer.echo(
+        f"{tally.failed} failed and {format_quantity(tally.passed, 'passed run')} in {out}{earlier_note}"
+    )
     if tally.without_place:
-        typer.echo(f"{tally.without_place} runs cannot have the errors that were drawn")
+        typer.echo(f"none of the drawn errors applies to {format_quantity(tally.without_place, 'run')}")

@@ -14,7 +14,9 @@ from rich.table import Table
 from agentguard.cli.json_output import print_json
 from agentguard.cli.judge_endpoint import ComparisonOptions, build_endpoint_settings, check_url
 from agentguard.cli.judge_serve import serve
-from agentguard.errors import ConfigError, ModelFileError, StoreError
+from agentguard.cli.store_access import StoreUrl, open_store
+from agentguard.errors import ConfigError, ModelFileError
+from agentguard.quantity import format_quantity
 
 if TYPE_CHECKING:
     from agentguard.judge.embedded.label_counts import LabelCounts
@@ -22,14 +24,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            metavar="URL",
-            help="Path or postgresql://...; by default AGENTGUARD_STORE, else .agentguard/store.db.",
-        ),
-    ] = None,
+    url: StoreUrl = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the labels.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -40,13 +35,8 @@ def calibrate(
     """
     from agentguard.localize.human_labels import iter_run_labels
     from agentguard.localize.recalibration import fit_recalibrations
-    from agentguard.store import Store
-    from agentguard.store.db.database_address import resolve_address
 
-    address = resolve_address(url)
-    if address.path is not None and not address.path.exists():
-        raise StoreError(f"there is no store {address}: create one with `agentguard store init`")
-    with Store.open(url) as store:
+    with open_store(url) as store:
         corrections = fit_recalibrations(iter_run_labels(store, tenant=tenant))
     if json:
         _print_corrections_json(corrections)
@@ -76,7 +66,7 @@ def _show_corrections(corrections: tuple[Recalibration, ...]) -> None:
 
     console = Console()
     if not corrections:
-        console.print("No diagnosis was judged yet: judge some with `agentguard view`.")
+        console.print("no diagnosis has a label yet: label some in `agentguard view`")
         return
     table = Table(
         "method",
@@ -192,7 +182,7 @@ def train(
 
     agents: tuple[LabelCounts, ...] = ()
     sources = [read_source(path, format=format) for path in runs]
-    _print_status(f"training on {sum(len(source.records) for source in sources)} runs")
+    _print_status(f"training on {format_quantity(sum(len(source.records) for source in sources), 'run')}")
     records = [record for source in sources for record in source.records]
     systems = [system for source in sources for system in source.name_systems()]
     if transfer_only:
@@ -327,7 +317,7 @@ def _print_check(console: Console, check_result: dict[str, Any]) -> None:
         f"features: {len(check_result['features']['steps'])} a step, {len(check_result['features']['runs'])} a run"  # noqa: E501
     )
     table = Table(
-        "learnt from", "runs", "failed", "passed", "root causes", "licence", box=None, header_style="bold"
+        "trained on", "runs", "failed", "passed", "root causes", "licence", box=None, header_style="bold"
     )
     for one in check_result["data"]:
         counts = (str(one[key]) for key in ("runs", "failed", "passed", "root_causes"))

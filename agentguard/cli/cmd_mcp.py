@@ -18,13 +18,15 @@ def guard_mcp_server(
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND...", help="Command and arguments of the MCP server.")
     ],
-    policy: Annotated[Path | None, typer.Option(help="Policy of the guard; by default the defaults.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="Policy of the guard; without it, the default policy.")
+    ] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Store of the run, its findings and its effects.")
     ] = None,
     run_id: Annotated[
         str | None,
-        typer.Option(help="Id of the run; with --store, an earlier run of this id continues."),
+        typer.Option(help="ID of the run; with --store, an earlier run of this id continues."),
     ] = None,
 ) -> None:
     """Start an MCP server, relay its messages over standard input and output, and guard its tool calls.

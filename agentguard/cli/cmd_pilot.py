@@ -15,6 +15,7 @@ from agentguard.cli.outcome_file import KnownOutcomes
 from agentguard.cli.run_input import read_path
 from agentguard.errors import ConfigError
 from agentguard.plugins import import_function
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Trajectory
 
@@ -56,7 +57,9 @@ def run_pilot(
             help="Known outcomes, as for diagnose; by default the policy's acceptance rules.",
         ),
     ] = None,
-    policy: Annotated[Path | None, typer.Option(help="Policy of the guard; by default the defaults.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="Policy of the guard; without it, the default policy.")
+    ] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs in the store.")] = "",
     every: Annotated[int, typer.Option(min=1, help="Run only every n-th scenario.")] = 1,
     output: Annotated[
@@ -82,7 +85,9 @@ def run_pilot(
         report = _compare_recorded(without, guarded, known, settings, tenant=tenant)
     else:
         scenarios = build_scenarios()[::every]
-        message = f"running {len(scenarios)} scenarios with each strategy (use --every for fewer) …"
+        message = (
+            f"running {format_quantity(len(scenarios), 'scenario')} with each strategy (--every: fewer) …"
+        )
         with Console(stderr=True).status(message):
             report = run_scripted_pilot(import_function(driver, default="driver"), scenarios, settings)
     proposal = propose_policy(report, settings)
@@ -112,9 +117,9 @@ def _compare_recorded(
         typer.echo(text, err=True)
     pairs, alone = pair_runs(base, guarded)
     if outcomes.unknown:
-        typer.echo(f"left out: {outcomes.unknown} runs with an unknown outcome", err=True)
+        typer.echo(f"left out: {format_quantity(outcomes.unknown, 'run')} with an unknown outcome", err=True)
     if alone:
-        typer.echo(f"left out: {len(alone)} runs without a partner of the same task", err=True)
+        typer.echo(f"left out: {format_quantity(len(alone), 'run')} without a run of the same task", err=True)
     if not pairs:
         raise ConfigError(
             "no pair of runs: give runs of the same tasks, and their outcomes with --outcomes or with "

@@ -14,6 +14,7 @@ from agentguard.batch import BatchReport, build_batch_report
 from agentguard.batch.report_page import format_rate, format_reference, render_batch_report
 from agentguard.cli.json_output import print_json
 from agentguard.cli.terminal_text import build_console, to_one_line
+from agentguard.quantity import format_quantity
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.verdict import Verdict
 
@@ -53,7 +54,7 @@ def _print_report(console: Console, report: BatchReport) -> None:
     counts = report.verdicts
     console.print(
         Text(
-            f"{report.rows:,} rows: {counts[str(Verdict.FAILED)]:,} failed, "
+            f"{format_quantity(report.rows, 'row')}: {counts[str(Verdict.FAILED)]:,} failed, "
             f"{counts[str(Verdict.NO_FAILURE_FOUND)]:,} no failure found, "
             f"{counts[str(Verdict.UNDECIDED)]:,} undecided, {report.errors:,} without a verdict",
             "bold",

@@ -20,12 +20,13 @@ from agentguard.cli.json_output import print_json
 from agentguard.cli.policy_option import load_policy, raise_judge_concurrency
 from agentguard.cli.run_summary import format_step_label
 from agentguard.cli.store_access import StoredRuns, StoreUrl, open_store, parse_age
-from agentguard.cli.terminal_text import build_console, format_count, to_one_line
+from agentguard.cli.terminal_text import build_console, to_one_line
 from agentguard.errors import StoreError
 from agentguard.guard import Guard
 from agentguard.localize.run_comparison import DiagnosedRun, can_compare, compare_runs
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
 from agentguard.localize.step_support import rate_summary
+from agentguard.quantity import format_quantity
 from agentguard.resilience.ordered_map import map_ordered
 from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
@@ -231,7 +232,7 @@ def diagnose(
                     typer.echo(f"{run.id}: {diagnosis.verdict.label}")
     if not json:
         totals = ", ".join(f"{counts[verdict]} {verdict.label}" for verdict in Verdict)
-        typer.echo(f"{format_count(sum(counts.values()), 'run')}: {totals}")
+        typer.echo(f"{format_quantity(sum(counts.values()), 'run')}: {totals}")
     if fail_on_failure and counts[Verdict.FAILED]:
         raise typer.Exit(_FAILURE_STATUS)
 
@@ -278,11 +279,13 @@ def _print_matches(result: StepSearchResult, limit: int, *, json: bool) -> None:
             excerpt = to_one_line(match.before + match.match + match.after, _MAX_EXCERPT_CHARS)
             typer.echo(f"  {label}{branch}, {match.field}: {excerpt}")
     if not json:
-        typer.echo(format_count(len(found_runs), "run"))
+        typer.echo(format_quantity(len(found_runs), "run"))
     if result.next is not None or len(result.runs) > limit:
-        typer.echo("older runs may match, too: set --limit, or select runs with the other options", err=True)
+        typer.echo(
+            "older runs may match too: increase --limit, or select runs with the other options", err=True
+        )
     if result.unreadable_steps:
-        typer.echo(f"{result.unreadable_steps} steps could not be read", err=True)
+        typer.echo(f"not read: {format_quantity(result.unreadable_steps, 'step')}", err=True)
     if result.unindexed_runs >= _MIN_REPORTED_UNINDEXED_RUNS:
         typer.echo(
             f"{result.unindexed_runs:,} or more runs are not in the search index: "
@@ -311,7 +314,7 @@ def _print_rows(rows: list[RunSummaryRow], *, json: bool) -> None:
             "" if row.cost_usd is None else f"${row.cost_usd:.4g}",
         )
     build_console().print(table)
-    typer.echo(format_count(len(rows), "run"))
+    typer.echo(format_quantity(len(rows), "run"))
 
 
 def _format_step(row: RunSummaryRow) -> str:
@@ -326,8 +329,6 @@ _OUTCOMES: Final = {
     "planned": "not verified yet",
 }
 _MAX_REASON_CHARS: Final = 200
-
-
 _MAX_ARGUMENT_CHARS: Final = 120
 
 

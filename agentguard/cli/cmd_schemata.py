@@ -1,4 +1,4 @@
-"""``agentguard schemata``: distil, list, search and select error schemata, and induce codes from them."""
+"""``agentguard schemata``: distil, list, search and select error schemata, and induce codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentguard.cli import schema_tables as show_
+from agentguard.cli import schema_tables
 from agentguard.cli.batch_mode import (
     BatchFolder,
     BatchSettings,
@@ -27,9 +27,9 @@ from agentguard.cli.batch_mode import (
     run_batch_job,
 )
 from agentguard.cli.json_output import print_json
-from agentguard.cli.schema_tables import find_schema
 from agentguard.cli.terminal_text import build_console
 from agentguard.errors import ConfigError, InputError, JudgeError
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
@@ -144,7 +144,7 @@ def distill(
     if json:
         print_json(result, is_indented=True)
     else:
-        typer.echo(show_.format_distillation(result, is_diagnosed=diagnosed))
+        typer.echo(schema_tables.format_distillation(result, is_diagnosed=diagnosed))
     has_no_result = not counts["added"] + counts["merged"] + counts["known"]
     raise typer.Exit(2 if has_no_result else 1 if counts["broken"] + counts["failed"] else 0)
 
@@ -153,18 +153,18 @@ def list_(place: Place = None, json: Json = False) -> None:
     """List schemata, most frequent first."""
     schemata = sorted(_load_schemata(place), key=lambda one: (one.status.value, -one.support, one.id))
     if json:
-        print_json([show_.to_plain_dict(one) for one in schemata], is_indented=True)
+        print_json([schema_tables.to_plain_dict(one) for one in schemata], is_indented=True)
     else:
-        build_console().print(show_.build_schema_table(schemata))
+        build_console().print(schema_tables.build_schema_table(schemata))
 
 
 def show(schema_id: Id, place: Place = None, json: Json = False) -> None:
     """Show a schema with all fields."""
-    schema = find_schema(_load_schemata(place), schema_id)
+    schema = schema_tables.find_schema(_load_schemata(place), schema_id)
     if json:
-        print_json(show_.to_plain_dict(schema), is_indented=True)
+        print_json(schema_tables.to_plain_dict(schema), is_indented=True)
     else:
-        show_.print_schema(build_console(), schema)
+        schema_tables.print_schema(build_console(), schema)
 
 
 def search(
@@ -177,7 +177,7 @@ def search(
     place: Place = None,
     json: Json = False,
 ) -> None:
-    """Find the schemata nearest to the steps of a run."""
+    """Find the schemata that are most similar to the steps of a run."""
     from agentguard.schemata.signal_trainer import build_signals, detect_cached, profile_cached
 
     trajectory = next(_read_records([run], format, Counter())).trajectory
@@ -193,14 +193,16 @@ def search(
             [
                 {
                     "step": step_index,
-                    "schemata": [{"similarity": m.similarity, **show_.to_plain_dict(m.schema)} for m in row],
+                    "schemata": [
+                        {"similarity": m.similarity, **schema_tables.to_plain_dict(m.schema)} for m in row
+                    ],
                 }
                 for step_index, row in zip(steps, matches, strict=True)
             ],
             is_indented=True,
         )
     else:
-        build_console().print(show_.build_match_table(steps, matches))
+        build_console().print(schema_tables.build_match_table(steps, matches))
 
 
 def select(
@@ -218,22 +220,20 @@ def select(
     from agentguard.schemata.serialization import write_schemata
     from agentguard.schemata.signal_trainer import build_signals
 
-    active = [schema for schema in _load_schemata(place) if schema.status is SchemaStatus.ACTIVE]
-    index = build_signals(active).index
+    index = build_signals([one for one in _load_schemata(place) if one.status is SchemaStatus.ACTIVE]).index
     schemata_by_id = {schema.id: schema for schema in index}
-    ids = choose(tuple(schemata_by_id.values()), index.vectors()[1], budget)
-    selected = [schemata_by_id[name] for name in ids]
+    selected = [schemata_by_id[name] for name in choose(tuple(index), index.vectors()[1], budget)]
     if output is not None:
         write_schemata(output, selected)
     if json:
-        print_json([show_.to_plain_dict(candidate) for candidate in selected], is_indented=True)
+        print_json([schema_tables.to_plain_dict(candidate) for candidate in selected], is_indented=True)
     else:
-        build_console().print(show_.build_schema_table(selected))
+        build_console().print(schema_tables.build_schema_table(selected))
 
 
 def stats(place: Place = None, json: Json = False) -> None:
     """Count schemata by status, origin, method and code."""
-    counts = show_.count_schemata(_load_schemata(place))
+    counts = schema_tables.count_schemata(_load_schemata(place))
     if json:
         print_json(counts, is_indented=True)
         return
@@ -280,7 +280,7 @@ def induce(
             f", nearest {proposal.nearest} at {proposal.nearest_similarity:.2f}" if proposal.nearest else ""
         )
         typer.echo(
-            f"{proposal.code}: {proposal.title} ({proposal.support} failures, "
+            f"{proposal.code}: {proposal.title} ({format_quantity(proposal.support, 'failure')}, "
             f"similarity {proposal.cohesion:.2f}{nearest_note})"
         )
         typer.echo(f"    {proposal.definition}")
@@ -312,7 +312,7 @@ def accept(
             {"file": str(into), "accepted": list(codes), "codes": len(taxonomy.codes)}, is_indented=True
         )
     else:
-        typer.echo(f"{into}: {len(taxonomy.codes)} codes, new: {', '.join(codes)}")
+        typer.echo(f"{into}: {format_quantity(len(taxonomy.codes), 'code')}, new: {', '.join(codes)}")
 
 
 def _propose_codes(place: str | None, min_support: int, min_similarity: float | None) -> tuple[Any, ...]:
@@ -331,10 +331,10 @@ def _record_verdict(schema_id: str, place: str | None, *, is_correct: bool, json
 
     _load_schemata(place)  # a missing place is an error; it is not created
     with open_schema_store(place) as keep, SchemaCache(keep) as cache:
-        name = find_schema(tuple(cache), schema_id).id
+        name = schema_tables.find_schema(tuple(cache), schema_id).id
         schema = (cache.record_confirmation if is_correct else cache.record_refutation)(name, time.time())
     if json:
-        print_json(show_.to_plain_dict(schema), is_indented=True)
+        print_json(schema_tables.to_plain_dict(schema), is_indented=True)
     else:
         typer.echo(f"{name}: confirmed {schema.confirmed}, refuted {schema.refuted}, {schema.status.value}")
 

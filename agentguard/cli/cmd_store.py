@@ -143,35 +143,35 @@ def export_labels(
     raise typer.Exit(0 if summary.written else 1)
 
 
-def _show_stats(found: StoreStats) -> None:
+def _show_stats(stats: StoreStats) -> None:
     console = build_console()
-    console.print(f"[bold]{escape(found.address)}[/]  [dim]version {found.version}[/]", soft_wrap=True)
+    console.print(f"[bold]{escape(stats.address)}[/]  [dim]version {stats.version}[/]", soft_wrap=True)
     table = Table("kind", "rows", box=None, pad_edge=False, header_style="bold")
     table.columns[1].justify = "right"
-    for name, count in found.rows.items():
+    for name, count in stats.rows.items():
         table.add_row(name.replace("_", " "), f"{count:,}")
     console.print(table)
     console.print(
-        f"tenants: {found.tenants}, runs from {_format_day(found.oldest)} to {_format_day(found.newest)}"
+        f"tenants: {stats.tenants}, runs from {_format_day(stats.oldest)} to {_format_day(stats.newest)}"
     )
-    console.print(f"on disk: {found.bytes_on_disk:,} bytes, in use: {found.bytes_in_use:,} bytes")
+    console.print(f"on disk: {stats.bytes_on_disk:,} bytes, in use: {stats.bytes_in_use:,} bytes")
 
 
 def _format_day(at: float | None) -> str:
     return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
-def _print_deleted(gone: DeletionResult, json: bool) -> None:
+def _print_deleted(deletion: DeletionResult, json: bool) -> None:
     if json:
-        print_json(asdict(gone), is_indented=True)
+        print_json(asdict(deletion), is_indented=True)
         return
-    rows = {name.replace("_", " "): count for name, count in gone.rows.items() if count}
+    rows = {name.replace("_", " "): count for name, count in deletion.rows.items() if count}
     typer.echo("removed: " + (", ".join(f"{count:,} {name}" for name, count in rows.items()) or "nothing"))
-    typer.echo(f"in use: {gone.bytes_before:,} bytes before, {gone.bytes_after:,} now")
+    typer.echo(f"in use: {deletion.bytes_before:,} bytes before, {deletion.bytes_after:,} now")
 
 
-def _print_message(held: dict[str, Any], text: str, json: bool) -> None:
+def _print_message(message: dict[str, Any], text: str, json: bool) -> None:
     if json:
-        print_json(held, is_indented=True)
+        print_json(message, is_indented=True)
     else:
         typer.echo(text)

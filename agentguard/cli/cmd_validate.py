@@ -23,6 +23,7 @@ from agentguard.cli.run_input import (
 )
 from agentguard.cli.terminal_text import build_console, to_one_line
 from agentguard.errors import ConfigError, InputError
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.completeness import describe_unknown_parts
 
 _MAX_REASONS = 20
@@ -110,7 +111,7 @@ def _show(tallies: list[ReadSummary]) -> None:
     for line in _group_errors([error for tally in tallies for error in tally.errors]):
         console.print(f"not read: {line}", style="red", markup=False, highlight=False)
     if not any(tally.errors for tally in tallies):
-        console.print("all are readable", style="green")
+        console.print("all records are readable", style="green")
 
 
 def _describe_gaps(tally: ReadSummary) -> Iterator[str]:
@@ -118,7 +119,8 @@ def _describe_gaps(tally: ReadSummary) -> Iterator[str]:
     if tally.unknown_parts:
         yield f"{path}: {describe_unknown_parts(tally.unknown_parts)}"
     if tally.without_content:
-        yield f"{path}: {tally.without_content} of {tally.runs} runs were recorded without message content"
+        runs = format_quantity(tally.runs, "run")
+        yield f"{path}: {tally.without_content} of {runs} without message content"
 
 
 def _group_errors(errors: list[InputError]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from agentguard.cli.json_output import print_json
 from agentguard.cli.run_summary import RunSelection, RunSummary, mark_shared_files
 from agentguard.cli.terminal_text import build_console
 from agentguard.localize.base import Diagnosis
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Trajectory
 
@@ -37,7 +38,7 @@ class DiagnosisPrinter:
         view: amount of detail of a full diagnosis.
         selection: runs and order of a table or report.
         is_full: print each run in full as soon as it is diagnosed.
-        find_file: finder of the file of a run by its id.
+        find_file: function that returns the file of a run by its id; None if the run has no file.
         unreadable: messages of the records that could not be read; it grows while the results are read.
         store: address of the store that has the runs; empty for no store.
     """
@@ -74,7 +75,7 @@ class DiagnosisPrinter:
             for shown in self._iter_full_diagnoses(results, runs):
                 render_diagnosis(console, *shown, self.view)
         finally:
-            # Ctrl-C after most of the runs prints what was found.
+            # After Ctrl-C, the table has the runs that were diagnosed before.
             if len(runs) > 1:
                 if self.is_full or len(runs) <= _MAX_FULL_RUNS:
                     console.print()
@@ -88,7 +89,7 @@ class DiagnosisPrinter:
         with Console(stderr=True).status("diagnosing …") as status:
             for trajectory, diagnosis in results:
                 runs.append(self._summarize(trajectory, diagnosis))
-                status.update(f"diagnosing … {len(runs)} runs")
+                status.update(f"diagnosing … {format_quantity(len(runs), 'run')}")
                 if self.is_full and self.selection.includes(diagnosis.verdict):
                     yield trajectory, diagnosis
                 elif not self.is_full and len(runs) <= _MAX_FULL_RUNS:

@@ -1,4 +1,4 @@
-"""Overview of many diagnosed runs on a terminal: causes, one row for each run, and the next commands."""
+"""Table of many diagnosed runs on a terminal: causes, one row for each run, and the next commands."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from agentguard.cli.run_summary import (
     mark_shared_files,
 )
 from agentguard.cli.terminal_text import to_one_line
+from agentguard.quantity import format_quantity
 from agentguard.verdict import Verdict
 
 _STYLES: Final = {Verdict.FAILED: "red", Verdict.NO_FAILURE_FOUND: "green", Verdict.UNDECIDED: "yellow"}
@@ -59,7 +60,12 @@ def render_diagnosis_table(
                 _build_group_table(causes[:_MAX_CAUSES], ("top causes", "failed"), console.width),
             ]
         if len(causes) > _MAX_CAUSES:
-            parts.append(Text(f"{len(causes) - _MAX_CAUSES} more causes; --group-by cause shows all", "dim"))
+            parts.append(
+                Text(
+                    f"{format_quantity(len(causes) - _MAX_CAUSES, 'more cause')}; --group-by cause shows all",
+                    "dim",
+                )
+            )
         shown = chosen[: selection.limit]
         if shown:
             parts += [Text(), _build_run_table(shown, console.width)]

@@ -1,4 +1,4 @@
-"""Output of one diagnosis on a terminal: verdict, step, reason, evidence and suggested fix."""
+"""Text of one diagnosis on a terminal: verdict, step, reason, evidence and suggested fix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agentguard.cli.terminal_text import extract_excerpt, format_count, to_one_line
+from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
 from agentguard.detect.evidence import describe_field
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.step_support import StepSupport, rate_first_hypothesis
+from agentguard.quantity import format_quantity
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory.costs import compute_run_cost
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -73,7 +74,7 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
     head.append(f" {label} ", style)
     head.append(f"  {to_one_line(trajectory.id, 60)}", "bold")
     head.append(
-        f"  {trajectory.format} · {format_count(len(trajectory.steps), 'step')} · {format_count(len(agents), 'agent')}"  # noqa: E501
+        f"  {trajectory.format} · {format_quantity(len(trajectory.steps), 'step')} · {format_quantity(len(agents), 'agent')}"  # noqa: E501
         f"{_format_cost(trajectory)} · p(failed) {diagnosis.probability:.2f}"
         f"{' · ' * bool(diagnosis.basis.label)}{diagnosis.basis.label}",
         "dim",
@@ -83,13 +84,13 @@ def _build_header(trajectory: Trajectory, diagnosis: Diagnosis) -> RenderableTyp
 
 
 def _format_judge_usage(usage: Mapping[str, float]) -> str:
-    """Return calls, cached answers, tokens and cost of the judge; empty if no judge was asked."""
+    """Return calls, cached answers, tokens and cost of the judge; empty without calls and cached answers."""
     calls, cached = int(usage.get("calls", 0)), int(usage.get("cached_answers", 0))
     if not calls and not cached:
         return ""
     tokens = int(usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0))
     cost = f", ${usage['cost_usd']:.4g}" if "cost_usd" in usage else ""
-    counts = f"{format_count(calls, 'call')}, {format_count(cached, 'answer')} from the cache"
+    counts = f"{format_quantity(calls, 'call')}, {format_quantity(cached, 'answer')} from the cache"
     return f"{counts}, {tokens:,} tokens{cost}"
 
 
@@ -178,7 +179,7 @@ def _build_findings(
     if hidden:
         table = _new_grid()
         noun = "more finding" if shown_findings else "weak finding"
-        text = f"{format_count(hidden, noun)}; --verbose shows all"
+        text = f"{format_quantity(hidden, noun)}; --verbose shows all"
         table.add_row("" if shown_findings else "findings", Text(text, "dim"))
         yield table
 

@@ -1,4 +1,4 @@
-"""Sources and targets of ``agentguard convert`` besides formats: stored runs, and documents for people."""
+"""Export of runs as documents for people (``agentguard convert --to html``), from files and from a store."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from agentguard.evals.evaluate import EvaluationPlan
 from agentguard.evals.published_results import find_published_results
 from agentguard.evals.result import Evaluation, Setting, has_training_data
 from agentguard.evals.scoring import LocalizationScores, OutcomeScores
+from agentguard.quantity import format_quantity
 
 _SETTINGS = {
     Setting.UNTRAINED: "untrained",
@@ -66,7 +67,9 @@ def _build_localization_table(
     methods: int,
 ) -> RenderableType:
     first_result, scores = rows[0]
-    table = _new_table(f"{_format_title(first_result, part)}: root causes of {scores.n} runs, in %")
+    table = _new_table(
+        f"{_format_title(first_result, part)}: root causes of {format_quantity(scores.n, 'run')}, in %"
+    )
     for name in ("method", "setting"):
         table.add_column(name, no_wrap=True)
     for name in ("agent", "step", "95 %", "±1/3/5", "top 3/5"):
@@ -99,7 +102,9 @@ def _build_outcome_table(
     rows: Sequence[tuple[Evaluation, OutcomeScores]], part: str | None
 ) -> RenderableType:
     first_result, scores = rows[0]
-    table = _new_table(f"{_format_title(first_result, part)}: {scores.n_failed} failed of {scores.n} runs")
+    table = _new_table(
+        f"{_format_title(first_result, part)}: {scores.n_failed} failed of {format_quantity(scores.n, 'run')}"
+    )
     table.add_column("method", no_wrap=True)
     for name in ("AUROC", "av. prec.", "Brier", "named*", "undecided"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -143,14 +148,14 @@ def _build_notes(results: Sequence[Evaluation], plan: EvaluationPlan) -> Iterato
     for result in (*results, *(b for label, b in results[0].baselines.items() if label not in methods)):
         kinds = Counter(p.error for p in result.predictions if p.error is not None)
         if kinds:
-            total = f"{kinds.total()} of {len(result.predictions)} predictions"
+            total = f"{kinds.total()} of {format_quantity(len(result.predictions), 'prediction')}"
             yield _build_note(
                 f"{result.method} failed on {total}, mostly {kinds.most_common(1)[0][0]}", "yellow"
             )
     for result in results:
         yield _build_note(f"{result.method}: {result.seconds:.1f} s")
     if results[0].broken:
-        yield _build_note(f"{results[0].broken} records could not be read", "yellow")
+        yield _build_note(f"not read: {format_quantity(results[0].broken, 'record')}", "yellow")
 
 
 def _get_single_part(result: Evaluation) -> str:

@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOptions:
-    """Answers to compare an endpoint with, and the file for its own answers."""
+    """Options of the comparison of an endpoint with another judge.
+
+    Attributes:
+        against: base URL of the other judge, or a file with its answers; None for no comparison.
+        save: file for the answers of the endpoint; None to keep no answers.
+    """
 
     against: str | None = None
     save: Path | None = None
@@ -60,7 +65,7 @@ def check_url(
     other_answers = _load_comparison(options.against, settings)
     check = _check_endpoint(settings)
     comparison = None
-    if check.asked and callable(other_answers):
+    if check.asked and other_answers is not None:
         comparison = compare_judges(check.answers, other_answers())
     attacks = _attack_endpoint(settings) if runs_attacks and check.asked else None
     if options.save is not None and check.asked:
@@ -117,12 +122,12 @@ def _open_endpoint(settings: EndpointSettings) -> Iterator[JudgeEndpoint]:
 
 
 def _load_comparison(against: str | None, settings: EndpointSettings) -> Callable[[], JudgeAnswers] | None:
-    """Return a function that returns the answers to compare with: from a file, or from an endpoint.
+    """Return a function that returns the answers of the other judge.
 
-    The function reads a file at once.
+    A file is read at once; an endpoint is asked when the function is called.
 
     Raises:
-        ConfigError: ``against`` is neither, or the endpoint cannot be reached.
+        ConfigError: the file is not valid. The function raises it if the endpoint does not answer.
     """
     if against is None:
         return None
@@ -133,7 +138,7 @@ def _load_comparison(against: str | None, settings: EndpointSettings) -> Callabl
     def ask() -> JudgeAnswers:
         check = _check_endpoint(settings.model_copy(update={"base_url": against, "model": None}))
         if not check.asked:
-            raise ConfigError(f"{against} cannot be asked: {'; '.join(check.faults) or 'no answer'}")
+            raise ConfigError(f"{against} does not answer: {'; '.join(check.faults) or 'no answer'}")
         return check.answers
 
     return ask

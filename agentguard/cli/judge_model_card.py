@@ -15,6 +15,7 @@ from agentguard.judge.embedded.label_counts import MINIMUM_LABELS, LabelCounts, 
 from agentguard.judge.embedded.run_digests import encode_digests
 from agentguard.judge.embedded.training import build_untrained_model
 from agentguard.localize.embedded import EmbeddedLocalizer
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.grouping import group_by_agent
@@ -118,7 +119,9 @@ def require_specialist(count: int, agents: Sequence[LabelCounts], report: Progre
     ]
     if not count:
         more = len(texts) - _MAX_LISTED_AGENTS
-        listed = "; ".join(texts[:_MAX_LISTED_AGENTS]) + (f"; and {more} more agents" if more > 0 else "")
+        listed = "; ".join(texts[:_MAX_LISTED_AGENTS]) + (
+            f"; and {format_quantity(more, 'more agent')}" if more > 0 else ""
+        )
         raise EvaluationError(
             f"too few labels to train on. Labelled runs by agent: {listed}. For each agent, {MINIMUM_LABELS}"
         )

@@ -110,7 +110,7 @@ def serve(
     )
     printed_states: list[tuple[str, int | None, str]] = []
 
-    def tell(state: ServerStatus, url: str) -> None:
+    def print_state(state: ServerStatus, url: str) -> None:
         state_key = (str(state.phase), state.pid, state.reason)
         if printed_states and printed_states[-1] == state_key:
             return
@@ -120,7 +120,7 @@ def serve(
         else:
             typer.echo(_format_state(state, url), err=True)
 
-    last_status = run(options, watch, state_port=state_port, log=log, on_status=tell)
+    last_status = run(options, watch, state_port=state_port, log=log, on_status=print_state)
     raise typer.Exit(1 if last_status.phase is ServerPhase.GIVEN_UP else 0)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from agentguard.cli.run_input import Redaction
-from agentguard.cli.terminal_text import format_count
 from agentguard.cli.training_export import ExportCounts
+from agentguard.quantity import format_quantity
 from agentguard.trajectory._safe_json import dumps
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class LabelExportSummary:
 
     def format(self) -> str:
         """Return the counts, and one line for each reason of an omission."""
-        text = f"{format_count(self.written, 'labelled run')} written"
+        text = f"{format_quantity(self.written, 'labelled run')} written"
         if self.failed_without_step:
             text += f", {self.failed_without_step} of them failed without a step"
         if not self.written:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from agentguard.errors import ConfigError
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:
@@ -118,9 +119,9 @@ def _add_results(one: ExportResult, other: ExportResult) -> ExportResult:
 
 
 def _print_result(result: ExportResult, runs: int, target: ExportTarget) -> None:
-    noun = "run" if runs == 1 else "runs"
     typer.echo(
-        f"{runs} {noun} sent to {target.endpoint}: {result.spans} spans, {result.events} evaluations",
+        f"{format_quantity(runs, 'run')} sent to {target.endpoint}: {format_quantity(result.spans, 'span')}, "
+        f"{format_quantity(result.events, 'evaluation')}",
         err=True,
     )
     if result.rejected:

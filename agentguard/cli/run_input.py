@@ -14,8 +14,8 @@ import orjson
 import typer
 from rich.console import Console
 
-from agentguard.cli.terminal_text import format_count
 from agentguard.errors import ConfigError, InputError
+from agentguard.quantity import format_quantity
 from agentguard.trace_sources import format_trace_url, is_trace_url, parse_trace_url, read_traces
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read, separate_id
@@ -108,7 +108,7 @@ def parse_pattern(text: str) -> tuple[str, str]:
     """Return kind and pattern of ``KIND=REGEX``. Raises ConfigError."""
     kind, equals, pattern = text.partition("=")
     if not equals or not pattern:
-        raise ConfigError("--pattern takes KIND=REGEX")
+        raise ConfigError(f"--pattern {text}: write KIND=REGEX")
     return kind.strip(), pattern
 
 
@@ -148,7 +148,7 @@ def read_records(
                     continue
                 tally.add(record)
                 total += 1
-                status.update(f"reading … {format_count(total, 'run')}")
+                status.update(f"reading … {format_quantity(total, 'run')}")
                 yield record
 
 
@@ -195,7 +195,7 @@ def print_report(summaries: list[ReadSummary], redaction: Redaction | None, *, d
     """Print the number of runs and of redacted secrets on standard error."""
     runs = sum(tally.runs for tally in summaries)
     if runs:
-        typer.echo(f"{format_count(runs, 'run')} {done}".rstrip(), err=True)
+        typer.echo(f"{format_quantity(runs, 'run')} {done}".rstrip(), err=True)
     if redaction is not None:
         counts = ", ".join(f"{kind} {n}" for kind, n in sorted(redaction.counts.items()))
         typer.echo(f"redacted: {counts or 'nothing'}", err=True)

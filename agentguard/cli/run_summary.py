@@ -12,6 +12,7 @@ from agentguard.cli.terminal_text import to_one_line
 from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Hypothesis, OutcomeBasis
 from agentguard.localize.step_support import StepSupport, rate_first_hypothesis
+from agentguard.quantity import format_quantity
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
@@ -226,7 +227,7 @@ def count_verdicts(runs: Iterable[RunSummary]) -> str:
     counts = Counter(run.verdict for run in runs)
     total = sum(counts.values())
     parts = ", ".join(f"{counts[one]} {one.label}" for one in Verdict if counts[one])
-    return f"{total} {'run' if total == 1 else 'runs'}: {parts}" if total else "0 runs"
+    return f"{format_quantity(total, 'run')}{f': {parts}' if parts else ''}"
 
 
 def _get_group_name(run: RunSummary, key: GroupKey) -> str:

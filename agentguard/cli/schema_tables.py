@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,11 +12,9 @@ from rich.table import Table
 
 from agentguard.cli.terminal_text import sanitize, to_one_line
 from agentguard.errors import InputError
+from agentguard.quantity import format_quantity
 from agentguard.schemata.model import ErrorSchema, Match
 from agentguard.schemata.serialization import encode_schema
-
-if TYPE_CHECKING:
-    from agentguard.schemata.model import ErrorSchema
 
 _WIDTH = 90
 
@@ -90,7 +88,7 @@ def print_schema(console: Console, schema: ErrorSchema) -> None:
 def _format_facts(schema: ErrorSchema) -> str:
     proven = f"confirmed {schema.confirmed}, refuted {schema.refuted}, used {schema.used}"
     parts = (schema.status.value, schema.provenance.origin.value, schema.provenance.method)
-    failures = f"{schema.support} failure{'s' if schema.support != 1 else ''}"
+    failures = format_quantity(schema.support, "failure")
     return " · ".join((*parts, f"version {schema.version}", failures, proven, *schema.codes))
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentguard.cli.terminal_text import format_count
 from agentguard.errors import ConfigError, StoreError
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ class StoreImport:
         runs: Iterator[Trajectory],
         diagnose_runs: Callable[[Iterator[Trajectory]], DiagnosisResults],
     ) -> Iterator[DiagnosisResults]:
-        """Yield the runs with their diagnoses and the ids under which they are stored.
+        """Yield the diagnoses of the runs, which have their ids in the store; write both to the store.
 
-        People's labels of earlier diagnoses in the store correct the probabilities of these.
+        The labels of people for earlier diagnoses in the store correct the probabilities of the new ones.
         """
         if self._url is None:
             with keep_verdicts(None):
@@ -129,13 +129,13 @@ class StoreImport:
             yield self._write_results(diagnose_runs(selected), store, versions)
             flush_store(store)
         if self.skipped:
-            count = format_count(self.skipped, "run")
+            count = format_quantity(self.skipped, "run")
             text = f"not diagnosed again, because the store has them with equal content: {count}"
             typer.echo(text, err=True)
         if versions.conflicts:
-            count = format_count(versions.conflicts, "run")
+            count = format_quantity(versions.conflicts, "run")
             typer.echo(f"stored as FILE:ID, because another stored run has the id: {count}", err=True)
-        typer.echo(f"stored in {self.address}: {format_count(self.stored, 'run')}", err=True)
+        typer.echo(f"stored in {self.address}: {format_quantity(self.stored, 'run')}", err=True)
 
     def _skip_stored(
         self, runs: Iterator[Trajectory], store: Store, versions: RunIdAssigner
@@ -181,16 +181,17 @@ def add_label_note(store: Store, diagnosis: Diagnosis, *, tenant: str = "") -> D
 
 @contextmanager
 def keep_verdicts(store: Store | None, tenant: str = "") -> Iterator[None]:
-    """Keep the answers of judges in the store; at the end, print how many questions were asked."""
+    """Keep the answers of judges in the store; at the end, print the number of questions."""
     from agentguard.judge.cache import VerdictScope
 
     with VerdictScope(store, tenant=tenant) as scope:
         yield
     counts = scope.stats
     if counts.hits or counts.misses:
-        typer.echo(f"judge: {counts.misses} questions asked, {counts.hits} answered from the cache", err=True)
+        questions = format_quantity(counts.misses, "question")
+        typer.echo(f"judge: {questions} asked, {counts.hits} answered from the cache", err=True)
     if counts.store_errors:
-        typer.echo(f"judge: {counts.store_errors} stored answers were not readable", err=True)
+        typer.echo(f"judge: not readable: {format_quantity(counts.store_errors, 'stored answer')}", err=True)
 
 
 @contextmanager
@@ -214,7 +215,10 @@ def flush_store(store: Store) -> None:
     store.flush(_FLUSH_TIMEOUT_S)
     health = store.get_health()
     if health.lost or health.refused:
-        typer.echo(f"not stored: {health.lost + health.refused} rows; {health.last_error}", err=True)
+        typer.echo(
+            f"not stored: {format_quantity(health.lost + health.refused, 'row')}; {health.last_error}",
+            err=True,
+        )
 
 
 def open_store(url: str | None, *, new: bool = False) -> Store:

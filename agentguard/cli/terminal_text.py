@@ -15,11 +15,6 @@ _PIPE_WIDTH, _PIPE_HEIGHT = 10_000, 25
 """Columns of output that is not a terminal: no table is cut and no sentence is wrapped."""
 
 
-def format_count(number: int, noun: str) -> str:
-    """Format a number with its noun: ``1 run``, ``1,200 runs``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def build_console(**options: Any) -> Console:
     """Return a console on standard output; a pipe or a file gets whole lines unless ``COLUMNS`` is set."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:

@@ -1,8 +1,8 @@
 """``agentguard convert --to sft|preference``: training data from the stored acceptance tests.
 
 A line is one example in the format of TRL's trainers and OpenAI's fine-tuning (docs/acceptance.md names
-the sources). Examples with the same input and output are written once. An output that was both accepted and
-refused, for instance because the rules changed, is left out.
+the sources). Examples with the same input and output are written once. An output with both verdicts is left
+out, for instance after a change of the rules.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import typer
 
 from agentguard.cli.run_input import Redaction
 from agentguard.errors import ConfigError
+from agentguard.quantity import format_quantity
 from agentguard.recover.acceptance.acceptance_record import parse_attempt
 from agentguard.store.db.rows import AcceptanceRow, compute_digest
 from agentguard.store.read.pagination import Page
@@ -42,7 +43,8 @@ class ExportCounts:
 
     def format_summary(self) -> str:
         """Return the counts in one line, without zeros."""
-        parts = [f"{self.written} examples of {self.entries} entries"]
+        entries = format_quantity(self.entries, "entry", "entries")
+        parts = [f"{format_quantity(self.written, 'example')} of {entries}"]
         names = {
             "duplicates": "duplicates",
             "contradictory": "both accepted and refused",

@@ -76,11 +76,6 @@ def format_field_name(name: str) -> str:
 _FIELD_NAMES = {"content": "text", "tool_calls": "call", "observations": "result"}
 
 
-def format_quantity(number: int, singular: str, plural: str = "") -> str:
-    """Format a number with its noun: ``1 step``, ``3 steps``."""
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeTitle:
     """Code with its title and definition."""

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.localize.step_support import rate_summary
+from agentguard.quantity import format_quantity
 from agentguard.trajectory._safe_json import normalize_json
 from agentguard.version import __version__
 from agentguard_server.viewer import formatting
@@ -55,7 +56,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "duration": formatting.format_duration,
     "dollars": formatting.format_dollars,
     "count": formatting.format_count,
-    "several": formatting.format_quantity,
+    "several": format_quantity,
     "figure": formatting.format_number,
     "field": formatting.format_field_name,
     "data": format_json,

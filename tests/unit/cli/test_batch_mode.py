@@ -49,7 +49,7 @@ def test_unreadable_rows_set_the_exit_status_and_name_the_dead_letters(source: P
 def test_dry_run_writes_no_verdict(source: Path, tmp_path: Path) -> None:
     result = call(source, "--batch-output", tmp_path / "out", "--dry-run", "--limit", 2)
     assert result.exit_code == 0, result.output
-    assert "1 files, 2 rows, 0 of them done" in result.stdout
+    assert "1 file, 2 rows, 0 of them done" in result.stdout
     assert not (tmp_path / "out" / "verdicts").exists()
 
 

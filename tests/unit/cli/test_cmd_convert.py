@@ -132,7 +132,7 @@ class TestValidate:
     def test_all_samples_are_valid(self) -> None:
         result = call("validate", *sorted(SAMPLES.iterdir()))
         assert result.exit_code == 0, result.output
-        assert "all are readable" in result.stdout
+        assert "all records are readable" in result.stdout
 
     def test_json_output_lists_records(self, tmp_path: Path) -> None:
         path = tmp_path / "runs.jsonl"
@@ -209,7 +209,7 @@ class TestBatch:
     def test_dry_run_counts_rows_and_writes_none(self, run: Path, tmp_path: Path) -> None:
         result = call("convert", run, "--batch-output", tmp_path / "out", "--dry-run")
         assert result.exit_code == 0, result.output
-        assert "1 files, 1 rows, 0 of them done" in result.stdout
+        assert "1 file, 1 row, 0 of them done" in result.stdout
         assert not (tmp_path / "out" / "runs").exists()
 
     @pytest.mark.parametrize("option", [("--output", "log.jsonl"), ("--store", "runs.db"), ("--to", "html")])

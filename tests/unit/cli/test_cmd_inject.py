@@ -161,7 +161,7 @@ def test_empty_result_is_an_error_without_output(tmp_path: Path) -> None:
     write_log(judged(shop(), True), log)
     result = run("runs", log, "--output", tmp_path / "out.jsonl")
     assert result.exit_code == 2
-    assert "no run was made" in result.output
+    assert "no run is written" in result.output
     assert run("runs", tmp_path / "absent.jsonl", "--output", tmp_path / "out.jsonl").exit_code == 2
     assert {path.name for path in tmp_path.iterdir()} == {"failed.jsonl"}
 

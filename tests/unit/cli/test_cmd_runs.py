@@ -116,7 +116,7 @@ def test_list_search_prints_runs_with_their_matches(store: str) -> None:
 def test_list_search_names_limit_if_more_runs_match(store: str) -> None:
     result = invoke("list", "--store", store, "--search", "the", "--limit", "1")
     assert result.stdout.splitlines()[-1] == "1 run"
-    assert "set --limit" in result.stderr
+    assert "increase --limit" in result.stderr
 
 
 def test_list_prints_a_table(store: str) -> None:

@@ -60,7 +60,7 @@ def test_batch_gives_the_same_schemata(runs: Path, held: Path, tmp_path: Path) -
 def test_batch_dry_run_writes_no_schema(runs: Path, tmp_path: Path) -> None:
     place = tmp_path / "s.jsonl"
     result = call("distill", runs, "--batch-output", tmp_path / "out", "--dry-run", "--output", place)
-    assert (result.exit_code, "1 files" in result.stdout, place.exists()) == (0, True, False)
+    assert (result.exit_code, "1 file," in result.stdout, place.exists()) == (0, True, False)
 
 
 def test_database_holds_the_same_schemata(runs: Path, held: Path, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_calibrate_shows_the_correction(store, tmp_path):
     path = str(tmp_path / "s.db")
     few = CliRunner().invoke(build_app(), ["judge", "calibrate", "--store", path])
     assert few.exit_code == 1
-    assert "No diagnosis was judged" in few.output
+    assert "no diagnosis has a label yet" in few.output
     judged_runs(store)
     result = CliRunner().invoke(build_app(), ["judge", "calibrate", "--store", path])
     assert result.exit_code == 0

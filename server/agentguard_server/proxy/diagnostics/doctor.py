@@ -15,8 +15,8 @@ from agentguard.backends.base import BackendRequest, Response, UpstreamError
 from agentguard.backends.config import ANY_MODEL, ReplicaOptions
 from agentguard.cli.doctor_checks import CheckContext, CheckResult, check_store_access
 from agentguard.cli.doctor_judge_checks import check_judges
-from agentguard.cli.terminal_text import format_count
 from agentguard.errors import AgentGuardError, BackendError, ResilienceError
+from agentguard.quantity import format_quantity
 from agentguard.resilience.deadline import Deadline
 from agentguard_server.cmd_serve import REQUIRED_PACKAGES
 
@@ -260,7 +260,7 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
         area="backends",
         what=replica.name,
         condition="ok",
-        found=f"{format_count(len(names), 'model')}, answered in {seconds * 1000:.0f} ms",
+        found=f"{format_quantity(len(names), 'model')}, answered in {seconds * 1000:.0f} ms",
     )
 
 

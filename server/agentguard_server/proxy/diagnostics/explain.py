@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentguard.cli.terminal_text import format_count
+from agentguard.quantity import format_quantity
 from agentguard_server.proxy.config.schema import ProxySettings, TlsOptions
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.http.tls import TlsListener
@@ -29,7 +29,7 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
     if listen.tls is not None:
         TlsListener(listen.tls)
     return [
-        f"listen: {listen.host}:{listen.port}, {format_count(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",  # noqa: E501
+        f"listen: {listen.host}:{listen.port}, {format_quantity(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",  # noqa: E501
         _describe_tls(listen.tls),
         f"limits: head {limits.max_header_bytes:,} bytes in {limits.header_timeout_s:g} s, body {limits.max_body_bytes:,} bytes "  # noqa: E501
         f"in {limits.body_timeout_s:g} s, an answer is read within {limits.write_timeout_s:g} s",

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.model import Step
 from agentguard_server.viewer.escaping import to_single_line
-from agentguard_server.viewer.formatting import format_field_name, format_quantity
+from agentguard_server.viewer.formatting import format_field_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ from typing import Literal
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.embedded import TRAINING_NOTE
 from agentguard.localize.step_support import StepSupport, rate_step
+from agentguard.quantity import format_quantity
 from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.trajectory.model import Source, Step
 from agentguard.verdict import Verdict
 from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.data.stored_recovery import StoredRecovery
-from agentguard_server.viewer.formatting import CodeTitle, find_code_title, format_percent, format_quantity
+from agentguard_server.viewer.formatting import CodeTitle, find_code_title, format_percent
 from agentguard_server.viewer.run.branches import CURRENT_BRANCH, BranchView, BranchViews
 from agentguard_server.viewer.run.conversation import compute_seconds
 from agentguard_server.viewer.run.highlights import Quote, QuoteIndex

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.model import Source, Step
 from agentguard_server.viewer.escaping import to_single_line
-from agentguard_server.viewer.formatting import format_duration, format_quantity
+from agentguard_server.viewer.formatting import format_duration
 from agentguard_server.viewer.run.branches import BranchView
 from agentguard_server.viewer.run.step_kinds import STEP_KINDS, StepKind, classify_step
 
