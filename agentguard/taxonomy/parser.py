@@ -181,7 +181,7 @@ def _check_duplicate_keys(root: yaml.Node, path: Path) -> None:
 
 
 def format_path(path: Iterable[str | int]) -> str:
-    """Return a JSON path for people, such as ``codes[3].title``."""
+    """Return a JSON path for a message, such as ``codes[3].title``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 

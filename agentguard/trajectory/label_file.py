@@ -1,7 +1,9 @@
 """Label files: labels of runs in YAML, beside the files of the runs.
 
-runs:
-  FILE: {failed: true, root_cause: {step: 6, agent: assistant, codes: [mast:step_repetition]}}
+::
+
+    runs:
+      FILE: {failed: true, root_cause: {step: 6, agent: assistant, codes: [mast:step_repetition]}}
 
 The names are relative to the folder of the label file, and each file has one run.
 """

@@ -4,7 +4,7 @@ A log is JSON Lines. Each line is one event with a field ``event``:
 
 ``header``      begins a run: ``version`` and all of the trajectory except its steps;
 ``step``        the next step of the current branch, or of the branch named in ``branch``;
-``fork``        moves the current branch from ``at`` on to the branch ``branch``, with a ``reason``;
+``fork``        moves the steps from ``at`` to the new branch ``branch``, with a ``reason``;
 ``branch``      declares a branch; ``step`` events that name it follow;
 ``annotation``  labels of the run from its data set; the last one counts;
 ``end``         ends the run.

@@ -1,6 +1,6 @@
 """Recorder of the event log, for steps of a live run and for complete runs.
 
-The recorder writes each event with one call and flushes it, so a crash loses at most one event. An incomplete
+The recorder writes each event with one unbuffered call, so a crash loses at most one event. An incomplete
 last line stays in the file. The next `EventLog` of the file ends it with a line break, and the reader reports
 it and skips it.
 """
@@ -100,9 +100,7 @@ class EventLog:
 
 
 class EventSink(Protocol):
-    """Destination of events: a file (`EventLog`) or the store
-    (`agentguard.store.event_sink.StoreEventSink`).
-    """
+    """Destination of events: a file (`EventLog`) or the store (`agentguard.store.event_sink`)."""
 
     def append(self, event: dict[str, Any]) -> None:
         """Write one event; callers write events in the order of their occurrence."""
@@ -152,12 +150,12 @@ class RunRecorder:
 
     @property
     def record(self) -> Record:
-        """Return the run in its current state."""
+        """Run and its annotation in their current state."""
         return self._state.to_record()
 
     @property
     def trajectory(self) -> Trajectory:
-        """Return the run in its current state, without its annotation."""
+        """Run in its current state."""
         return self._state.to_record().trajectory
 
     def __len__(self) -> int:
@@ -166,7 +164,7 @@ class RunRecorder:
 
     @property
     def branch_count(self) -> int:
-        """Return the number of branches."""
+        """Number of branches."""
         return self._state.branch_count
 
     def add(self, step: Step) -> Step:

@@ -1,7 +1,7 @@
 """Content parts of messages in the spellings of the model APIs.
 
-Read are the parts of OpenAI (Chat Completions and Responses), Anthropic messages, Bedrock Converse, Gemini
-and the Vercel AI SDK. A part of another type is counted as unknown, with its type.
+The supported APIs are those of OpenAI (Chat Completions and Responses), Anthropic messages, Bedrock Converse,
+Gemini and the Vercel AI SDK. A part of another type counts as unknown, with its type.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class LineFormat(ABC):
     summary: str
 
     def score_match(self, value: Any) -> float:
-        """Score a line; a list scores slightly less than the best of its first lines."""
+        """Return the score of a line; a list has slightly less than the best score of its first lines."""
         if isinstance(value, list):
             lines = (one for one in value[:_SCORED_LINES] if isinstance(one, dict))
             return max(map(self.score_match, lines), default=0.0) * 0.99

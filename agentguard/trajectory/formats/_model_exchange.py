@@ -1,6 +1,7 @@
 """Bodies of requests to model APIs and of their responses, as chat messages.
 
-Read are Chat Completions, Anthropic messages (also as a list of stream events) and Bedrock Converse.
+The supported APIs are Chat Completions, Anthropic messages (also as a list of stream events) and Bedrock
+Converse.
 """
 
 from __future__ import annotations

@@ -160,12 +160,13 @@ class StepBuilder:
         self.unknown_parts[kind] += 1
 
     def build_trajectory(self, id: str, format: str, **fields: Any) -> Trajectory:
-        """Return the run; the task is the first user turn and the system prompts lead, unless given.
+        """Return the run with the steps so far.
 
         Args:
             id: id of the run.
             format: name of the importer.
-            fields: other fields of `Trajectory`.
+            fields: other fields of `Trajectory`. By default, ``task`` is the first user turn, and
+                ``system_prompts`` has the leading system turns.
         """
         steps = tuple(self.steps)
         fields.setdefault("task", next((step.content for step in steps if step.source is Source.USER), ""))

@@ -1,8 +1,8 @@
 """Reader of files and streams as JSON values or text, in bounded memory.
 
-A scanner that knows only strings and brackets cuts a JSON array at its top-level commas. Each element is
-parsed by itself, so the largest element bounds the memory. An invalid element is reported, and the others are
-still read. An event parser (ijson) stops at the first error.
+A scanner of strings and brackets splits a JSON array at its top-level commas. Each element is parsed
+separately, so the largest element bounds the memory. The reader reports an invalid element and reads the
+others, whereas an event parser such as ijson stops at the first error.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _is_lines(reader: StreamReader) -> bool:
     size = CHUNK_BYTES
     while b"\n" not in (head := reader.peek(size)) and len(head) == size < MAX_RECORD_BYTES:
         if head.startswith(b"["):
-            return False  # An array of this length is cut into its elements, not read at once.
+            return False  # An array of this length is split into its elements, not read at once.
         size *= 2
     first_line, *other_lines = head.split(b"\n")
     if not b"".join(other_lines).strip():

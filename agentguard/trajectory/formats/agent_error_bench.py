@@ -89,7 +89,7 @@ class AgentErrorBench:
     summary = "AgentErrorBench: failed runs with the critical step and module"
 
     def score_match(self, value: Any) -> float:
-        """Score messages whose metadata has the result of the run or names one of the environments."""
+        """Return a positive score for messages with a result or a known environment in the metadata."""
         if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
             return 0.0
         metadata = value.get("metadata")

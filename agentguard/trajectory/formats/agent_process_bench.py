@@ -28,7 +28,7 @@ class AgentProcessBench:
     summary = "AgentProcessBench: tool-calling runs with a label for every step"
 
     def score_match(self, value: Any) -> float:
-        """Score messages with step labels beside them."""
+        """Return a positive score for messages with step labels beside them."""
         if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
             return 0.0
         return 0.95 if "step_labels" in value else 0.7 if "final_label" in value else 0.0

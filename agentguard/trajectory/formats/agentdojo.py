@@ -26,7 +26,7 @@ class AgentDojo:
     summary = "AgentDojo runs: tool calls under attack, with utility and security"
 
     def score_match(self, value: Any) -> float:
-        """Score messages with a suite and a user task beside them."""
+        """Return a positive score for messages with a suite and a user task beside them."""
         if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
             return 0.0
         return 0.99 if {"suite_name", "user_task_id"} <= value.keys() else 0.0

@@ -49,7 +49,7 @@ class AgentRx:
     summary = "AgentRx: failed tau-bench runs with all failures and the root cause"
 
     def score_match(self, value: Any) -> float:
-        """Score a tau-bench result with failures beside it."""
+        """Return a positive score for a tau-bench result with failures beside it."""
         if not isinstance(value, Mapping) or not isinstance(value.get("traj"), list):
             return 0.0
         truth = value.get("ground_truth", value)

@@ -30,7 +30,7 @@ class AlfWorld:
     summary = "ALFWorld runs as text: observations, thoughts and actions"
 
     def score_match(self, value: Any) -> float:
-        """Score a text, or a ``traj`` text, with the task sentence of ALFWorld and lines with ">"."""
+        """Return a positive score for a text with the task sentence of ALFWorld and lines with ">"."""
         text = value.get("traj") if isinstance(value, dict) else value
         if not isinstance(text, str) or _TASK_MARK not in text:
             return 0.0

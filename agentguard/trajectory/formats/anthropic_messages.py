@@ -34,7 +34,7 @@ class AnthropicMessages:
     summary = "Anthropic messages and Bedrock Converse: bodies of requests and responses"
 
     def score_match(self, value: Any) -> float:
-        """Score a response, or a request with a system field, tools with a schema, or content blocks."""
+        """Return a positive score for a body of a response, or of a request that only these APIs accept."""
         if not isinstance(value, dict) or "response" in value:
             return 0.0
         if is_response_body(value):

@@ -51,7 +51,7 @@ class Atif:
     summary = "Agent Trajectory Interchange Format 1.7/1.8, read and written"
 
     def score_match(self, value: Any) -> float:
-        """Score by ``schema_version``; older writers omit it."""
+        """Return a score by ``schema_version``, which older writers omit."""
         if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
             return 0.0
         if str(value.get("schema_version", "")).startswith("ATIF-"):

@@ -1,6 +1,6 @@
 """AutoGen: chat histories of version 0.2, and messages and events of version 0.4.
 
-In a history of 0.2, roles are those that the owner of the history sees: the same agent may be ``user`` and
+In a history of 0.2, roles are relative to the owner of the history: the same agent may be ``user`` and
 ``assistant``. So the name of the speaker decides. The first speaker is the user.
 """
 
@@ -36,7 +36,7 @@ class AutoGen:
     summary = "AutoGen chat histories (0.2) and messages with events (0.4)"
 
     def score_match(self, value: Any) -> float:
-        """Score named messages of several speakers, or messages with a source and a type."""
+        """Return a positive score for messages with names of several speakers, or with sources and types."""
         messages = value if isinstance(value, list) else _find_messages(value)
         if (
             not isinstance(messages, list)
@@ -90,7 +90,7 @@ def _find_messages(value: Any) -> Any:
 
 
 def _is_owner_history(messages: list[dict[str, Any]]) -> bool:
-    """Return True for named messages in which the first speaker is the assistant, as its owner sees it."""
+    """Return True for messages with names in which the first speaker has the role of the assistant."""
     names = [one.get("name") for one in messages]
     is_named = all(isinstance(name, str) and name for name in names) and len(set(names)) > 1
     has_roles = all(one.get("role") in ("user", "assistant", "tool", "function") for one in messages)

@@ -35,7 +35,7 @@ class BrowserUse:
     summary = "browser-use agent histories (save_to_file)"
 
     def score_match(self, value: Any) -> float:
-        """Score a ``history`` of entries with ``model_output``, ``result`` and ``state``."""
+        """Return a positive score for a ``history`` of entries with model output, result and state."""
         history = value.get("history") if isinstance(value, dict) else None
         if not isinstance(history, list) or not history:
             return 0.0

@@ -26,7 +26,7 @@ class ClaudeCode(LineFormat):
     summary = "Claude Code sessions (JSON Lines) and stream-json output, sub-agents as their own runs"
 
     def score_line(self, line: dict[str, Any]) -> float:
-        """Score an event of a session or of a stream, or an object with ``loglines``."""
+        """Return a positive score for an event of a session or a stream, or an object with ``loglines``."""
         loglines = line.get("loglines")
         return self.score_match(loglines) if isinstance(loglines, list) else _score_event(line)
 

@@ -27,10 +27,10 @@ class CodexCli(SessionFormat):
     """Importer of Codex CLI's rollout files."""
 
     name = "codex_cli"
-    summary = "Codex CLI rollouts (JSON Lines), also from before payloads"
+    summary = "Codex CLI rollouts (JSON Lines), including those of versions before 0.40"
 
     def score_line(self, line: dict[str, Any]) -> float:
-        """Score a line with a payload, or a head or state line of an older file."""
+        """Return a positive score for a line with a payload, or a head or state line of an older file."""
         if isinstance(line.get("payload"), dict):
             kind = line.get("type")
             return 0.97 if isinstance(kind, str) and kind in _LINE_TYPES else 0.0

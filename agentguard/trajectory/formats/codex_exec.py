@@ -159,7 +159,7 @@ class CodexExec(SessionFormat):
     summary = "Event streams of codex exec --json (JSON Lines)"
 
     def score_line(self, line: dict[str, Any]) -> float:
-        """Score a thread event."""
+        """Return a positive score for a thread event."""
         kind = line.get("type")
         if not isinstance(kind, str) or kind not in _EVENTS:
             return 0.0

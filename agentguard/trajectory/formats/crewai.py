@@ -32,7 +32,7 @@ class CrewAI:
     summary = "CrewAI logs of tasks (output_log_file, JSON or text)"
 
     def score_match(self, value: Any) -> float:
-        """Score a list of entries, an entry, or the text of a log."""
+        """Return a positive score for a list of entries, an entry, or the text of a log."""
         if isinstance(value, str):
             return 0.97 if _ENTRY_START.match(value.lstrip()[:200]) else 0.0
         if isinstance(value, list):

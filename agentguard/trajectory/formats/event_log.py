@@ -22,7 +22,7 @@ class EventLogFormat(LineFormat):
     max_depth = MAX_LOG_DEPTH
 
     def score_line(self, line: dict[str, Any]) -> float:
-        """Score an event."""
+        """Return a positive score for an event."""
         if line.get("event") not in EVENT_NAMES:
             return 0.0
         return 0.99 if line["event"] == "end" or len(line) > 1 else 0.0

@@ -39,7 +39,7 @@ class GeminiCli(SessionFormat):
     summary = "Gemini CLI sessions (JSON, or JSON Lines with rewinds)"
 
     def score_line(self, line: dict[str, Any]) -> float:
-        """Score the head of a session, a change of it, or a message of Gemini."""
+        """Return a positive score for the head of a session, a change of it, or a message of Gemini."""
         if "sessionId" in line and "projectHash" in line:
             return 0.98
         if isinstance(line.get("$set"), dict) or isinstance(line.get("$rewindTo"), str):

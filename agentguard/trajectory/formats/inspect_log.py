@@ -42,7 +42,7 @@ class InspectLog:
     suffixes = (".eval",)
 
     def score_match(self, value: Any) -> float:
-        """Score a log with its ``eval`` and ``plan``."""
+        """Return a positive score for a log with its ``eval`` and ``plan``."""
         if not isinstance(value, dict) or not isinstance(value.get("eval"), Mapping):
             return 0.0
         return 0.97 if {"status", "version"} <= value.keys() and "task" in value["eval"] else 0.0

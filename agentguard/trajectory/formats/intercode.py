@@ -32,7 +32,7 @@ class InterCode:
     summary = "InterCode results: bash, SQL or Python turns, with a reward after every turn"
 
     def score_match(self, value: Any) -> float:
-        """Score a run with a ``turn_history``, or an object of such runs."""
+        """Return a positive score for a run with a ``turn_history``, or an object of such runs."""
         if _is_run(value):
             return 0.95
         return 0.95 if isinstance(value, dict) and _is_run(next(iter(value.values()), None)) else 0.0

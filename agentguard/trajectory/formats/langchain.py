@@ -37,7 +37,7 @@ class LangChain:
     summary = "LangChain messages, LangGraph states and state histories"
 
     def score_match(self, value: Any) -> float:
-        """Score messages in LangChain's spellings, alone or in the state of a graph."""
+        """Return a positive score for messages in LangChain's spellings, alone or in the state of a graph."""
         if isinstance(value, Mapping) and isinstance(value.get("values"), Mapping | list):
             return 0.97 if not set(_STATE_FIELDS).isdisjoint(value) else 0.0
         if isinstance(value, list) and value and all(_is_state(item) for item in value[:3]):

@@ -37,7 +37,7 @@ class Langfuse:
     summary = "Langfuse traces (download, API) and tables of observations"
 
     def score_match(self, value: Any) -> float:
-        """Score a trace with observations, a page of the API, or a row of a table."""
+        """Return a positive score for a trace with observations, a page of the API, or a row of a table."""
         if not isinstance(value, Mapping):
             return 0.0
         rows = value.get("data") if "meta" in value else value.get("observations")

@@ -36,7 +36,7 @@ class LangSmith:
     summary = "LangSmith runs (JSON Lines, API pages, run trees)"
 
     def score_match(self, value: Any) -> float:
-        """Score a run, a page of runs, or a batch for ingestion."""
+        """Return a positive score for a run, a page of runs, or a batch for ingestion."""
         if not isinstance(value, Mapping):
             return 0.0
         if "run_type" in value and not _RUN_MARKS.isdisjoint(value):

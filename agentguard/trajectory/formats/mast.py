@@ -2,7 +2,7 @@
 
 Source: arXiv 2503.13657. A record has a trace, either one text (``trace`` or ``trace.trajectory``) or
 messages, and its modes: ``mast_annotation: {mode: 0 / 1 / null}``, or ``annotations: [{"failure mode": ...,
-"annotator_1": ..., ...}]`` by several people, of whose labels the majority counts. Values may be numbers,
+"annotator_1": ..., ...}]`` by several annotators; the majority of their labels counts. Values may be numbers,
 booleans, or yes and no.
 
 Modes are identified by *name*. A number alone ("1.3") is a name only if all published sources agree on it.
@@ -79,7 +79,7 @@ class Mast:
     summary = "MAST: traces of multi-agent systems with 14 failure modes"
 
     def score_match(self, value: Any) -> float:
-        """Score MAST's annotation; a bare text with visible speakers has a low score.
+        """Return a high score for MAST's annotation, and a low one for a bare text with visible speakers.
 
         A text without speakers scores 0: in a folder it is more likely a README than a run.
         """

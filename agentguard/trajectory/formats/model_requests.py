@@ -3,9 +3,10 @@
 Each request repeats the history of its run. Requests with a common history are merged into one run. A request
 that repeats a shorter history, or another response to the same history, begins a branch.
 
-Read are ``{"request": …, "response": …}`` (also as text, or with ``body`` inside), the logging payload of
-LiteLLM (``messages`` beside ``response``) and the model invocation log of Bedrock (``input.inputBodyJson``,
-``output.outputBodyJson``). The bodies are Chat Completions, Anthropic messages or Bedrock Converse.
+The importer reads ``{"request": …, "response": …}`` (also as text, or with ``body`` inside), the logging
+payload of LiteLLM (``messages`` beside ``response``) and the model invocation log of Bedrock
+(``input.inputBodyJson``, ``output.outputBodyJson``). The bodies are Chat Completions, Anthropic messages or
+Bedrock Converse.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class ModelRequests(LineFormat):
     summary = "Logs of requests and responses of model APIs (gateways, LiteLLM, Bedrock), merged into runs"
 
     def score_line(self, line: dict[str, Any]) -> float:
-        """Score a pair whose request has messages."""
+        """Return a positive score for a pair whose request has messages."""
         try:
             request, response = _find_bodies(JsonNode(line))
         except InputError:

@@ -29,7 +29,7 @@ class OpenAIAgents:
     summary = "OpenAI Agents SDK run states (RunState.to_json)"
 
     def score_match(self, value: Any) -> float:
-        """Score a state: its schema version, the input and the generated items."""
+        """Return a positive score for a state: its schema version, the input and the generated items."""
         if not isinstance(value, dict) or "original_input" not in value:
             return 0.0
         return 0.97 if "$schemaVersion" in value and "generated_items" in value else 0.0

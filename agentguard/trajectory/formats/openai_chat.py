@@ -25,7 +25,7 @@ class OpenAIChat:
     summary = "OpenAI chat messages with tool calls (JSON, or JSON Lines of runs or of messages)"
 
     def score_match(self, value: Any) -> float:
-        """Score messages with a role; 1 if tools were offered and called and there are no labels."""
+        """Return a score for messages with a role; it is highest if tools are offered and called."""
         messages = value.get("messages") if isinstance(value, dict) else value
         if not isinstance(messages, list) or not messages:
             return 0.0

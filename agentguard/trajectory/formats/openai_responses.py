@@ -1,6 +1,6 @@
 """OpenAI Responses API: responses with their input, joined by ``previous_response_id``, or lists of items.
 
-Readable are a response (``{"object": "response", "output": [...]}``, with ``input`` beside it or in a
+The importer reads a response (``{"object": "response", "output": [...]}``, with ``input`` beside it or in a
 ``request``), a list or JSON Lines of them, a list of items, and ``{"items": [...]}``. Responses with the same
 predecessor are branches; the one that leads to the last response of the file is the current branch.
 """
@@ -56,7 +56,7 @@ class OpenAIResponses:
     summary = "OpenAI Responses API: responses joined by previous_response_id, or lists of items"
 
     def score_match(self, value: Any) -> float:
-        """Score the kind of the object, or items of kinds that only this API has."""
+        """Return a positive score for a response object, or for items of types that only this API has."""
         if isinstance(value, list):
             return _score_items(value) or (
                 self.score_match(value[0]) if value and _is_wrapped(value[0]) else 0.0
@@ -159,7 +159,7 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def _score_items(value: Any) -> float:
-    """Score a list that may mix items of the Responses API with plain messages; any other item scores 0."""
+    """Return a positive score for a list of items of the Responses API, mixed with plain messages or not."""
     if not isinstance(value, list) or not value:
         return 0.0
     sample = value[:8]

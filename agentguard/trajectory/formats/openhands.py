@@ -27,7 +27,7 @@ class OpenHands:
     summary = "OpenHands event streams and benchmark outputs"
 
     def score_match(self, value: Any) -> float:
-        """Score a list of events, or a row with a ``history`` of events."""
+        """Return a positive score for a list of events, or a row with a ``history`` of events."""
         events = _flatten(value["history"]) if isinstance(value, dict) and "history" in value else value
         if not isinstance(events, list) or not events:
             return 0.0

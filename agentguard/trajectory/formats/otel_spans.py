@@ -52,7 +52,7 @@ class OtelSpans:
     summary = "Spans of Phoenix, OpenTelemetry SDKs, Logfire and OpenAI Agents (JSON, Parquet)"
 
     def score_match(self, value: Any) -> float:
-        """Score a span with the ids of its trace and itself, or a page of spans."""
+        """Return a positive score for a span with the ids of its trace and itself, or a page of spans."""
         if not isinstance(value, Mapping):
             return 0.0
         if value.get("object") in ("trace.span", "trace"):

@@ -38,7 +38,7 @@ class OtlpJson:
     summary = "OpenTelemetry traces (gen_ai.*, OpenInference), OTLP JSON"
 
     def score_match(self, value: Any) -> float:
-        """Score the key ``resourceSpans``, which no other format has."""
+        """Return 1 for an object with ``resourceSpans``, which no other format has."""
         return 1.0 if isinstance(value, Mapping) and any(key in value for key in _RESOURCE_KEYS) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:

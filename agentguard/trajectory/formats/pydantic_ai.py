@@ -36,7 +36,7 @@ class PydanticAi:
     summary = "pydantic-ai message histories (all_messages_json)"
 
     def score_match(self, value: Any) -> float:
-        """Score messages with parts and the kind request or response."""
+        """Return a positive score for messages with parts and the kind request or response."""
         messages = value.get("messages") if isinstance(value, dict) else value
         if not isinstance(messages, list) or not messages:
             return 0.0

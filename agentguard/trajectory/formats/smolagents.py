@@ -34,7 +34,7 @@ class Smolagents:
     summary = "smolagents memory steps (get_full_steps) and run results"
 
     def score_match(self, value: Any) -> float:
-        """Score a list with action steps, alone or under ``steps``."""
+        """Return a positive score for a list with action steps, alone or under ``steps``."""
         steps = value.get("steps") if isinstance(value, dict) else value
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps[:8]):
             return 0.0

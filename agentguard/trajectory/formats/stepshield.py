@@ -32,7 +32,7 @@ class StepShield:
     summary = "StepShield: coding-agent runs with the steps that break a rule"
 
     def score_match(self, value: Any) -> float:
-        """Score a ``task`` with constraints and steps of thought, action and observation."""
+        """Return a positive score for a ``task``, and steps of thought, action and observation."""
         steps = value.get("steps") if isinstance(value, dict) else None
         if not isinstance(steps, list) or not isinstance(value.get("task"), Mapping):
             return 0.0

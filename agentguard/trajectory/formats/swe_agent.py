@@ -39,7 +39,7 @@ class SweAgent:
     summary = "SWE-agent .traj files"
 
     def score_match(self, value: Any) -> float:
-        """Score a ``trajectory`` of entries with action and observation, or a ``history`` of actions."""
+        """Return a positive score for a ``trajectory`` of actions and observations, or a ``history``."""
         steps = value.get("trajectory") if isinstance(value, Mapping) else None
         if isinstance(value, Mapping) and "trajectory" not in value:
             return 0.9 if _is_history(value.get("history")) else 0.0

@@ -42,7 +42,7 @@ class Tau2Bench:
     summary = "tau2-bench results: an agent and a simulated user with tools, and a reward"
 
     def score_match(self, value: Any) -> float:
-        """Score a file with tasks and an environment, or a single simulation."""
+        """Return a positive score for a file with tasks and an environment, or a single simulation."""
         if not isinstance(value, dict):
             return 0.0
         if isinstance(value.get("info"), Mapping) and isinstance(value.get("tasks"), list):

@@ -25,7 +25,7 @@ class TauBench:
     summary = "tau-bench results: tool-calling runs with a reward"
 
     def score_match(self, value: Any) -> float:
-        """Score a ``traj`` list with a reward or a task id beside it."""
+        """Return a positive score for a ``traj`` list with a reward or a task id beside it."""
         if not isinstance(value, dict) or not isinstance(value.get("traj"), list):
             return 0.0
         return 0.95 if "task_id" in value or "reward" in value else 0.5

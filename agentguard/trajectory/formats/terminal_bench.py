@@ -1,9 +1,9 @@
 """Terminal-Bench runs: Claude Code events, or an ATIF document, with the outcome of the tests.
 
-Source: Terminal-Bench (tbench.ai) and Harbor. Two records are read: ``{task, model, instruction, events,
-is_resolved, failure_mode, parser_results}`` with the events of Claude Code's stream-json, and ``{trial,
-trajectory, reward}`` with an ATIF document. A folder of trials is also readable. All other fields judge the
-run or describe the trial, so they go to the annotation. The group is the task.
+Source: Terminal-Bench (tbench.ai) and Harbor. The importer reads two records: ``{task, model, instruction,
+events, is_resolved, failure_mode, parser_results}`` with the events of Claude Code's stream-json, and
+``{trial, trajectory, reward}`` with an ATIF document. A folder of trials is also readable. All other fields
+judge the run or describe the trial, so they go to the annotation. The group is the task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TerminalBench:
     summary = "Terminal-Bench runs: Claude Code events or ATIF, with the test results"
 
     def score_match(self, value: Any) -> float:
-        """Score events beside an outcome, or an ATIF document inside a trial."""
+        """Return a positive score for events beside an outcome, or an ATIF document inside a trial."""
         if not isinstance(value, dict):
             return 0.0
         if isinstance(value.get("events"), list) and {"is_resolved", "instruction"} <= value.keys():

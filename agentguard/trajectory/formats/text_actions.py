@@ -60,7 +60,7 @@ class TextActions:
     summary = "Chats with actions in the text: mini-swe-agent, SWE-smith, ReAct"
 
     def score_match(self, value: Any) -> float:
-        """Score mini-swe-agent's mark, or an action in a text before a message with the mark of a result."""
+        """Return a positive score for mini-swe-agent's mark, or an action in a text with its result."""
         envelope = value if isinstance(value, Mapping) else {}
         if str(envelope.get("trajectory_format", "")).startswith(_MINI):
             return 0.97

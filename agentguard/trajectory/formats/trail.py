@@ -81,7 +81,7 @@ class Trail:
     summary = "TRAIL: OpenInference traces with errors annotated at spans"
 
     def score_match(self, value: Any) -> float:
-        """Score spans with ``span_attributes``, alone or under ``trace``."""
+        """Return a positive score for spans with ``span_attributes``, alone or under ``trace``."""
         trace = _unwrap_trace(value) if isinstance(value, Mapping) else None
         spans = trace.get("spans") if isinstance(trace, Mapping) else None
         if not isinstance(spans, list) or not all(isinstance(span, Mapping) for span in spans):

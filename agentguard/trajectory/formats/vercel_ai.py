@@ -31,7 +31,7 @@ class VercelAi:
     summary = "Vercel AI SDK UI messages (parts with tool states)"
 
     def score_match(self, value: Any) -> float:
-        """Score messages with a role and parts."""
+        """Return a positive score for messages with a role and parts."""
         messages = value if isinstance(value, list) else _find_messages(value)
         if not isinstance(messages, list) or not messages:
             return 0.0
@@ -145,7 +145,7 @@ def _parse_call(part: JsonNode, fallback_id: str) -> ToolCall:
     kind = part.text("type")
     key = "input" if "input" in part else "rawInput"
     value = part.raw(key)
-    # A model may send text or a list where the tool wants an object.
+    # A model may send text or a list instead of an object.
     arguments, raw = (
         parse_arguments(value, part.field_path(key))
         if value is None or isinstance(value, str | dict)

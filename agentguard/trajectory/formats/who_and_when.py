@@ -35,7 +35,7 @@ class WhoAndWhen:
     summary = "Who&When: failed multi-agent runs with agent, step and reason"
 
     def score_match(self, value: Any) -> float:
-        """Score a ``history`` with a verdict or a mistake beside it."""
+        """Return a positive score for a ``history`` with a verdict or a mistake beside it."""
         if not isinstance(value, dict) or not isinstance(value.get("history"), list):
             return 0.0
         if not {*_VERDICT_FIELDS, "mistake_agent", "mistake_step"}.isdisjoint(value):
