@@ -7,25 +7,8 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.taxonomy.catalog import TaxonomyCatalog as TaxonomyCatalog
-    from agentguard.taxonomy.model import (
-        Crosswalk as Crosswalk,
-    )
-    from agentguard.taxonomy.model import (
-        CrosswalkLink as CrosswalkLink,
-    )
-    from agentguard.taxonomy.model import (
-        Group as Group,
-    )
-    from agentguard.taxonomy.model import (
-        Relation as Relation,
-    )
-    from agentguard.taxonomy.model import (
-        Taxonomy as Taxonomy,
-    )
-    from agentguard.taxonomy.model import (
-        TaxonomyCode as TaxonomyCode,
-    )
+    from agentguard.taxonomy.catalog import TaxonomyCatalog
+    from agentguard.taxonomy.model import Crosswalk, CrosswalkLink, Group, Relation, Taxonomy, TaxonomyCode
 
 _EXPORTS = {
     "Crosswalk": "agentguard.taxonomy.model",
@@ -36,5 +19,15 @@ _EXPORTS = {
     "TaxonomyCatalog": "agentguard.taxonomy.catalog",
     "TaxonomyCode": "agentguard.taxonomy.model",
 }
+
+__all__ = [
+    "Crosswalk",
+    "CrosswalkLink",
+    "Group",
+    "Relation",
+    "Taxonomy",
+    "TaxonomyCatalog",
+    "TaxonomyCode",
+]
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

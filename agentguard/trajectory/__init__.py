@@ -7,56 +7,22 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.trajectory.event_log.recorder import (
-        EventLog as EventLog,
-    )
-    from agentguard.trajectory.event_log.recorder import (
-        RunRecorder as RunRecorder,
-    )
-    from agentguard.trajectory.event_log.recorder import (
-        read_log as read_log,
-    )
-    from agentguard.trajectory.event_log.recorder import (
-        write_log as write_log,
-    )
+    from agentguard.trajectory.event_log.recorder import EventLog, RunRecorder, read_log, write_log
     from agentguard.trajectory.model import (
-        Annotation as Annotation,
+        Annotation,
+        Branch,
+        Module,
+        Observation,
+        Record,
+        RootCause,
+        Source,
+        Step,
+        ToolCall,
+        ToolSpec,
+        Trajectory,
+        Usage,
     )
-    from agentguard.trajectory.model import (
-        Branch as Branch,
-    )
-    from agentguard.trajectory.model import (
-        Module as Module,
-    )
-    from agentguard.trajectory.model import (
-        Observation as Observation,
-    )
-    from agentguard.trajectory.model import (
-        Record as Record,
-    )
-    from agentguard.trajectory.model import (
-        RootCause as RootCause,
-    )
-    from agentguard.trajectory.model import (
-        Source as Source,
-    )
-    from agentguard.trajectory.model import (
-        Step as Step,
-    )
-    from agentguard.trajectory.model import (
-        ToolCall as ToolCall,
-    )
-    from agentguard.trajectory.model import (
-        ToolSpec as ToolSpec,
-    )
-    from agentguard.trajectory.model import (
-        Trajectory as Trajectory,
-    )
-    from agentguard.trajectory.model import (
-        Usage as Usage,
-    )
-    from agentguard.trajectory.redaction import RedactionResult as RedactionResult
-    from agentguard.trajectory.redaction import Redactor as Redactor
+    from agentguard.trajectory.redaction import RedactionResult, Redactor
 
 _EXPORTS = {
     "Annotation": "agentguard.trajectory.model",
@@ -78,5 +44,26 @@ _EXPORTS = {
     "read_log": "agentguard.trajectory.event_log.recorder",
     "write_log": "agentguard.trajectory.event_log.recorder",
 }
+
+__all__ = [
+    "Annotation",
+    "Branch",
+    "EventLog",
+    "Module",
+    "Observation",
+    "Record",
+    "RedactionResult",
+    "Redactor",
+    "RootCause",
+    "RunRecorder",
+    "Source",
+    "Step",
+    "ToolCall",
+    "ToolSpec",
+    "Trajectory",
+    "Usage",
+    "read_log",
+    "write_log",
+]
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

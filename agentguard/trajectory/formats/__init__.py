@@ -7,24 +7,8 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.trajectory.formats.base import (
-        Format as Format,
-    )
-    from agentguard.trajectory.formats.base import (
-        UnreadableRecord as UnreadableRecord,
-    )
-    from agentguard.trajectory.formats.base import (
-        formats as formats,
-    )
-    from agentguard.trajectory.formats.reader import (
-        load_records as load_records,
-    )
-    from agentguard.trajectory.formats.reader import (
-        load_trajectory as load_trajectory,
-    )
-    from agentguard.trajectory.formats.reader import (
-        read as read,
-    )
+    from agentguard.trajectory.formats.base import Format, UnreadableRecord, formats
+    from agentguard.trajectory.formats.reader import load_records, load_trajectory, read
 
 _EXPORTS = {
     "Format": "agentguard.trajectory.formats.base",
@@ -34,5 +18,14 @@ _EXPORTS = {
     "load_trajectory": "agentguard.trajectory.formats.reader",
     "read": "agentguard.trajectory.formats.reader",
 }
+
+__all__ = [
+    "Format",
+    "UnreadableRecord",
+    "formats",
+    "load_records",
+    "load_trajectory",
+    "read",
+]
 
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)
