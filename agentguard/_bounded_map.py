@@ -24,7 +24,7 @@ class BoundedMap(MutableMapping[K, V]):
 
     def __init__(self, max_entries: int, *, on_evict: Callable[[V], None] | None = None) -> None:
         self._max_entries, self._on_evict = max_entries, on_evict
-        # A dict that loses its first entries scans over their places each time it looks for the first one.
+        # ``next(iter(…))`` of a dict scans over the places of the entries that were removed from its front.
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __getitem__(self, key: K) -> V:

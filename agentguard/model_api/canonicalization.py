@@ -25,7 +25,9 @@ def canonicalize_response(api: str, body: bytes) -> bytes:
     """
     try:
         answer = orjson.loads(body)
-        return orjson.dumps(_CANONICALIZERS.get(api, _canonical_other)(answer), option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(
+            _CANONICALIZERS.get(api, _canonicalize_other)(answer), option=orjson.OPT_SORT_KEYS
+        )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return body
 
@@ -50,11 +52,14 @@ def parse_payloads(chunks: bytes) -> list[Any]:
     return [orjson.loads(data) for data in payloads if data is not None and data != b"[DONE]"]
 
 
-def _canonical_chat(answer: Any) -> Any:
-    return [_canonical_message(choice["message"]) for choice in sorted(answer["choices"], key=_choice_index)]
+def _canonicalize_chat(answer: Any) -> Any:
+    return [
+        _canonicalize_message(choice["message"])
+        for choice in sorted(answer["choices"], key=_get_choice_index)
+    ]
 
 
-def _canonical_message(message: Any) -> Any:
+def _canonicalize_message(message: Any) -> Any:
     calls = [call.get("function") or call.get("custom") or {} for call in message.get("tool_calls") or ()]
     return [
         _normalize_text(message.get("content")),
@@ -63,11 +68,11 @@ def _canonical_message(message: Any) -> Any:
     ]
 
 
-def _canonical_completions(answer: Any) -> Any:
-    return [_normalize_text(choice["text"]) for choice in sorted(answer["choices"], key=_choice_index)]
+def _canonicalize_completions(answer: Any) -> Any:
+    return [_normalize_text(choice["text"]) for choice in sorted(answer["choices"], key=_get_choice_index)]
 
 
-def _canonical_messages(answer: Any) -> Any:
+def _canonicalize_messages(answer: Any) -> Any:
     parts: list[Any] = []
     for block in answer["content"]:
         if block["type"] == "text":
@@ -77,7 +82,7 @@ def _canonical_messages(answer: Any) -> Any:
     return parts
 
 
-def _canonical_responses(answer: Any) -> Any:
+def _canonicalize_responses(answer: Any) -> Any:
     parts: list[Any] = []
     for item in answer["output"]:
         if item["type"] == "message":
@@ -91,7 +96,7 @@ def _canonical_responses(answer: Any) -> Any:
     return parts
 
 
-def _canonical_other(answer: Any) -> Any:
+def _canonicalize_other(answer: Any) -> Any:
     if isinstance(answer, dict):
         return {key: value for key, value in answer.items() if key not in _VOLATILE_FIELDS}
     return answer
@@ -109,7 +114,7 @@ def _parse_arguments(arguments: Any) -> Any:
         return arguments.strip()
 
 
-def _choice_index(choice: Any) -> int:
+def _get_choice_index(choice: Any) -> int:
     index: int = choice.get("index", 0)
     return index
 
@@ -119,7 +124,7 @@ def _join_chat(chunks: list[Any]) -> Any:
     for chunk in chunks:
         for choice in chunk.get("choices") or ():
             message = messages.setdefault(
-                _choice_index(choice), {"content": "", "refusal": "", "tool_calls": {}}
+                _get_choice_index(choice), {"content": "", "refusal": "", "tool_calls": {}}
             )
             delta = choice.get("delta") or {}
             for field in ("content", "refusal"):
@@ -147,7 +152,9 @@ def _join_completions(chunks: list[Any]) -> Any:
     texts: dict[int, str] = {}
     for chunk in chunks:
         for choice in chunk.get("choices") or ():
-            texts[_choice_index(choice)] = texts.get(_choice_index(choice), "") + (choice.get("text") or "")
+            texts[_get_choice_index(choice)] = texts.get(_get_choice_index(choice), "") + (
+                choice.get("text") or ""
+            )
     return {"choices": [{"index": n, "text": text} for n, text in texts.items()]}
 
 
@@ -174,10 +181,10 @@ def _join_responses(chunks: list[Any]) -> Any:
 
 
 _CANONICALIZERS = {
-    "chat": _canonical_chat,
-    "completions": _canonical_completions,
-    "messages": _canonical_messages,
-    "responses": _canonical_responses,
+    "chat": _canonicalize_chat,
+    "completions": _canonicalize_completions,
+    "messages": _canonicalize_messages,
+    "responses": _canonicalize_responses,
 }
 _JOINERS = {
     "chat": _join_chat,

@@ -196,71 +196,71 @@ _FIXED64: Final = struct.Struct("<Q")
 _DOUBLE: Final = struct.Struct("<d")
 
 
-def _text_field(number: int) -> tuple[int, FieldKind, FieldMap]:
+def _build_text_field(number: int) -> tuple[int, FieldKind, FieldMap]:
     return number, "text", _NO_FIELDS
 
 
-def _fixed_field(number: int) -> tuple[int, FieldKind, FieldMap]:
+def _build_fixed_field(number: int) -> tuple[int, FieldKind, FieldMap]:
     return number, "fixed", _NO_FIELDS
 
 
-def _number_field(number: int) -> tuple[int, FieldKind, FieldMap]:
+def _build_number_field(number: int) -> tuple[int, FieldKind, FieldMap]:
     return number, "number", _NO_FIELDS
 
 
-def _id_field(number: int) -> tuple[int, FieldKind, FieldMap]:
+def _build_id_field(number: int) -> tuple[int, FieldKind, FieldMap]:
     return number, "id", _NO_FIELDS
 
 
 _VALUE_FIELD_MAP: Final[dict[str, tuple[int, FieldKind, FieldMap]]] = {
-    "stringValue": _text_field(1),
-    "boolValue": _number_field(2),
-    "intValue": _number_field(3),
+    "stringValue": _build_text_field(1),
+    "boolValue": _build_number_field(2),
+    "intValue": _build_number_field(3),
     "doubleValue": (4, "double", _NO_FIELDS),
 }
 _VALUE_FIELD_MAP["arrayValue"] = (5, "one", {"values": (1, "many", _VALUE_FIELD_MAP)})
-_KEY_VALUE_FIELDS: Final[FieldMap] = {"key": _text_field(1), "value": (2, "one", _VALUE_FIELD_MAP)}
+_KEY_VALUE_FIELDS: Final[FieldMap] = {"key": _build_text_field(1), "value": (2, "one", _VALUE_FIELD_MAP)}
 _RESOURCE_FIELDS: Final[FieldMap] = {"attributes": (1, "many", _KEY_VALUE_FIELDS)}
-_SCOPE_FIELDS: Final[FieldMap] = {"name": _text_field(1), "version": _text_field(2)}
+_SCOPE_FIELDS: Final[FieldMap] = {"name": _build_text_field(1), "version": _build_text_field(2)}
 _EVENT_FIELDS: Final[FieldMap] = {
-    "timeUnixNano": _fixed_field(1),
-    "name": _text_field(2),
+    "timeUnixNano": _build_fixed_field(1),
+    "name": _build_text_field(2),
     "attributes": (3, "many", _KEY_VALUE_FIELDS),
 }
 _SPAN_FIELDS: Final[FieldMap] = {
-    "traceId": _id_field(1),
-    "spanId": _id_field(2),
-    "parentSpanId": _id_field(4),
-    "name": _text_field(5),
-    "kind": _number_field(6),
-    "startTimeUnixNano": _fixed_field(7),
-    "endTimeUnixNano": _fixed_field(8),
+    "traceId": _build_id_field(1),
+    "spanId": _build_id_field(2),
+    "parentSpanId": _build_id_field(4),
+    "name": _build_text_field(5),
+    "kind": _build_number_field(6),
+    "startTimeUnixNano": _build_fixed_field(7),
+    "endTimeUnixNano": _build_fixed_field(8),
     "attributes": (9, "many", _KEY_VALUE_FIELDS),
     "events": (11, "many", _EVENT_FIELDS),
-    "status": (15, "one", {"message": _text_field(2), "code": _number_field(3)}),
+    "status": (15, "one", {"message": _build_text_field(2), "code": _build_number_field(3)}),
 }
 _LOG_RECORD_FIELDS: Final[FieldMap] = {
-    "timeUnixNano": _fixed_field(1),
-    "severityNumber": _number_field(2),
+    "timeUnixNano": _build_fixed_field(1),
+    "severityNumber": _build_number_field(2),
     "attributes": (6, "many", _KEY_VALUE_FIELDS),
-    "traceId": _id_field(9),
-    "spanId": _id_field(10),
-    "observedTimeUnixNano": _fixed_field(11),
-    "eventName": _text_field(12),
+    "traceId": _build_id_field(9),
+    "spanId": _build_id_field(10),
+    "observedTimeUnixNano": _build_fixed_field(11),
+    "eventName": _build_text_field(12),
 }
 
 
-def _request_fields(scope: FieldMap, name: str) -> FieldMap:
+def _build_request_fields(scope: FieldMap, name: str) -> FieldMap:
     return {
         name: (1, "many", {"resource": (1, "one", _RESOURCE_FIELDS), f"scope{name[8:]}": (2, "many", scope)})
     }
 
 
 REQUEST_FIELDS: Final[Mapping[str, FieldMap]] = {
-    "traces": _request_fields(
+    "traces": _build_request_fields(
         {"scope": (1, "one", _SCOPE_FIELDS), "spans": (2, "many", _SPAN_FIELDS)}, "resourceSpans"
     ),
-    "logs": _request_fields(
+    "logs": _build_request_fields(
         {"scope": (1, "one", _SCOPE_FIELDS), "logRecords": (2, "many", _LOG_RECORD_FIELDS)}, "resourceLogs"
     ),
 }

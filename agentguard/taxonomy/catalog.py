@@ -105,7 +105,7 @@ class TaxonomyCatalog:
         self.get_code(qualified)
         if to is not None:
             self.get_taxonomy(to)
-        return self.crosswalk.links_from(qualified, to=to)
+        return self.crosswalk.list_links(qualified, to=to)
 
     @cached_property
     def crosswalk(self) -> Crosswalk:

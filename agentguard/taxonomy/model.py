@@ -132,7 +132,7 @@ class Crosswalk:
         """Return the number of links in both directions."""
         return sum(len(targets) for targets in self._links.values())
 
-    def links_from(self, code: str, *, to: str | None = None) -> tuple[CrosswalkLink, ...]:
+    def list_links(self, code: str, *, to: str | None = None) -> tuple[CrosswalkLink, ...]:
         """Return the links from ``code`` by closeness and name; ``to`` selects one target taxonomy."""
         links = self._links.get(code, {}).values()
         selected = (link for link in links if to is None or link.target.partition(":")[0] == to)

@@ -71,13 +71,13 @@ class JsonClient:
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON data of a GET request; parameters that are None are not sent."""
         given = {name: value for name, value in (params or {}).items() if value is not None}
-        return self._request("GET", path, {"params": given})
+        return self._send_and_wait("GET", path, {"params": given})
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Return the JSON data of a POST request that only queries; fields that are None are not sent."""
-        return self._request("POST", path, {"json": {k: v for k, v in body.items() if v is not None}})
+        return self._send_and_wait("POST", path, {"json": {k: v for k, v in body.items() if v is not None}})
 
-    def _request(self, method: str, path: str, arguments: Mapping[str, Any]) -> Any:
+    def _send_and_wait(self, method: str, path: str, arguments: Mapping[str, Any]) -> Any:
         request = BasicRequest(payload=(method, f"{self._base_url}{path}", arguments))
         return self._runner.run(self._send(request, Deadline.never()))
 

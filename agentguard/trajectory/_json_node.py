@@ -65,7 +65,7 @@ class JsonNode:
         """Return a required string or number as text, for ids that files write in either form."""
         value = self._require(key)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise self._type_error(key, "text or a number", value)
+            raise self._build_type_error(key, "text or a number", value)
         return str(value)
 
     def scalar_or(self, key: str, default: str = "") -> str:
@@ -76,7 +76,7 @@ class JsonNode:
         """Return a required number."""
         value = self._require(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._type_error(key, "a number", value)
+            raise self._build_type_error(key, "a number", value)
         return float(value)
 
     def number_or(self, key: str, default: float | None = None) -> float | None:
@@ -150,10 +150,10 @@ class JsonNode:
     def _require_type(self, key: str, wanted: type[_T], name: str) -> _T:
         value = self._require(key)
         if not isinstance(value, wanted):
-            raise self._type_error(key, name, value)
+            raise self._build_type_error(key, name, value)
         return value
 
-    def _type_error(self, key: str, wanted: str, value: Any) -> FormatError:
+    def _build_type_error(self, key: str, wanted: str, value: Any) -> FormatError:
         return self.build_error(key, f"expected {wanted}, found {describe_type(value)}")
 
 

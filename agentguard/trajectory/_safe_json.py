@@ -41,12 +41,12 @@ def loads(data: bytes | str, *, strict: bool = False, depth: int = MAX_DEPTH) ->
         value = None if _BIG_INTEGER.search(raw) else orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         if strict:
-            raise FormatError(_syntax_error(error)) from None
+            raise FormatError(_describe_syntax_error(error)) from None
     else:
         if value is not None or raw.strip() == b"null":
             check_depth(value, depth)
             return value
-    return _loads_with_stdlib(raw, strict, depth)
+    return _load_with_stdlib(raw, strict, depth)
 
 
 def dumps(value: Any) -> bytes:
@@ -79,10 +79,10 @@ def check_depth(value: Any, depth: int = MAX_DEPTH) -> None:
         if not below:
             return
         level = below
-    raise _depth_error(depth)
+    raise _build_depth_error(depth)
 
 
-def _loads_with_stdlib(raw: bytes, strict: bool, depth: int) -> Any:
+def _load_with_stdlib(raw: bytes, strict: bool, depth: int) -> Any:
     try:
         text = raw.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
@@ -91,14 +91,14 @@ def _loads_with_stdlib(raw: bytes, strict: bool, depth: int) -> Any:
         value = json.loads(text, parse_constant=_reject_constant if strict else str, strict=False)
         return normalize_json(value, depth=depth)
     except json.JSONDecodeError as error:
-        raise FormatError(_syntax_error(error)) from None
+        raise FormatError(_describe_syntax_error(error)) from None
     except RecursionError:
-        raise _depth_error(depth) from None
+        raise _build_depth_error(depth) from None
     except ValueError:
         raise FormatError("not valid JSON: a number that cannot be read") from None
 
 
-def _depth_error(depth: int) -> FormatError:
+def _build_depth_error(depth: int) -> FormatError:
     return FormatError(f"nested deeper than {depth} levels")
 
 
@@ -106,7 +106,7 @@ def _reject_constant(constant: str) -> Any:
     raise FormatError(f"not valid JSON: {constant}")
 
 
-def _syntax_error(error: json.JSONDecodeError) -> str:
+def _describe_syntax_error(error: json.JSONDecodeError) -> str:
     return f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
 
 

@@ -179,7 +179,7 @@ class RunRecorder:
     def fork(self, at: int, *, reason: str = "", branch: str | None = None) -> Branch:
         """Fork the current branch before step ``at``; return the branch with the abandoned steps."""
         self._require_open()
-        name = branch if branch is not None else self._next_branch_id()
+        name = branch if branch is not None else self._generate_branch_id()
         abandoned_branch = self._state.fork_branch(name, at, reason=reason, extra={})
         self._append_event(build_fork_event(abandoned_branch))
         return abandoned_branch
@@ -210,7 +210,7 @@ class RunRecorder:
     ) -> None:
         self.close()
 
-    def _next_branch_id(self) -> str:
+    def _generate_branch_id(self) -> str:
         number = len(self._state.branch_ids) + 1
         while f"branch-{number}" in self._state.branch_ids:
             number += 1

@@ -85,7 +85,7 @@ class StreamReader:
             parts.append(part)
             total += len(part)
             if total > MAX_RECORD_BYTES:
-                raise _size_error()
+                raise _build_size_error()
         return b"".join(parts)
 
     def _read_stream(self, size: int) -> bytes:
@@ -209,7 +209,7 @@ def _join_indented_lines(lines: Iterator[bytes]) -> Iterator[bytes]:
             document.append(line)
             size += len(line)
             if size > MAX_RECORD_BYTES:
-                raise _size_error()
+                raise _build_size_error()
             continue
         is_closed = bool(document) and line.rstrip() in _CLOSING_LINES
         if document:
@@ -240,7 +240,7 @@ def _iter_lines(reader: StreamReader) -> Iterator[bytes]:
         parts.append(remainder)
         size += len(remainder)
         if size > MAX_RECORD_BYTES:
-            raise _size_error()
+            raise _build_size_error()
     if (data := b"".join(parts)).strip():
         yield data
 
@@ -253,7 +253,7 @@ def _read_array(reader: StreamReader) -> Iterator[SourceItem]:
             yield _parse_item(position, data)
             position += 1
         if splitter.size > MAX_RECORD_BYTES:
-            raise _size_error()
+            raise _build_size_error()
     remainder = splitter.remainder.strip()
     if not splitter.is_closed:
         yield SourceItem(
@@ -342,7 +342,7 @@ def _parse_item(position: int, data: bytes) -> SourceItem:
         return SourceItem(position, error=error)
 
 
-def _size_error() -> FormatError:
+def _build_size_error() -> FormatError:
     return FormatError(
         f"a record of more than {MAX_RECORD_BYTES >> 20} MiB", hint="split it, or use JSON Lines"
     )

@@ -173,8 +173,8 @@ def _build_records(states: list[_State], name: str) -> Iterator[Record]:
 
 
 def _has_own_messages(checkpoints: Sequence[_State], root: Sequence[_State]) -> bool:
-    known = {_message_id(message) for state in root for message in state.messages}
-    return any(_message_id(message) not in known for state in checkpoints for message in state.messages)
+    known = {_get_message_id(message) for state in root for message in state.messages}
+    return any(_get_message_id(message) not in known for state in checkpoints for message in state.messages)
 
 
 def _build_history(id: str, states: list[_State]) -> Record:
@@ -211,7 +211,7 @@ def _collect_messages(leaf: _State, by_id: Mapping[str, _State]) -> list[Any]:
     collected: dict[str, Any] = {}
     for state in reversed(path):
         for message in state.messages:
-            id = _message_id(message)
+            id = _get_message_id(message)
             time = collected.get(id, {}).get("timestamp") or state.created_at
             if isinstance(message, Mapping) and not is_removal(message):
                 normalized = normalize_langchain_message(message) or dict(message)
@@ -219,7 +219,7 @@ def _collect_messages(leaf: _State, by_id: Mapping[str, _State]) -> list[Any]:
     return list(collected.values())
 
 
-def _message_id(message: Any) -> str:
+def _get_message_id(message: Any) -> str:
     normalized = normalize_langchain_message(message) if isinstance(message, Mapping) else None
     id = (normalized or message).get("id") if isinstance(message, Mapping) else None
     return id if isinstance(id, str) and id else repr(message)

@@ -74,7 +74,8 @@ def _flatten(node: JsonNode) -> Iterator[JsonNode]:
         for child in children:
             yield from _flatten(
                 JsonNode(
-                    {"parent_run_id": node.raw("id"), "trace_id": _trace_id(node), **child.data}, child.path
+                    {"parent_run_id": node.raw("id"), "trace_id": _get_trace_id(node), **child.data},
+                    child.path,
                 )
             )
     elif "post" in node or "patch" in node:
@@ -95,14 +96,14 @@ def _merge_batch(node: JsonNode) -> Iterator[JsonNode]:
     yield from (patch for patch in patches if patch.text_or("dotted_order") in patch_by_order)
 
 
-def _trace_id(node: JsonNode) -> str:
+def _get_trace_id(node: JsonNode) -> str:
     return node.scalar_or("trace_id") or node.scalar_or("id")
 
 
 def _build_records(nodes: list[JsonNode], name: str) -> Iterator[Record]:
     traces: dict[str, list[tuple[int, JsonNode]]] = {}
     for position, node in enumerate(nodes):
-        traces.setdefault(_trace_id(node) or name, []).append((position, node))
+        traces.setdefault(_get_trace_id(node) or name, []).append((position, node))
     for trace, rows in traces.items():
         yield _build_record(trace, sorted(rows, key=lambda row: row[1].text_or("dotted_order")))
 

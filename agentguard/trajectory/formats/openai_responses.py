@@ -194,13 +194,13 @@ def _parse_response(item: SourceItem, name: str) -> _Response:
         items=input_items + output,
         output_from=len(input_items),
         previous=node.scalar_or(_PREVIOUS_ID) or request.scalar_or(_PREVIOUS_ID) or None,
-        extra={key: value for key, value in facts.items() if value is not None} | _item_ids(node),
+        extra={key: value for key, value in facts.items() if value is not None} | _collect_ids(node),
         labels=judged,
         tools=parse_tool_specs(source.items_or("tools"), source.field_path("tools")),
     )
 
 
-def _item_ids(node: JsonNode) -> dict[str, Any]:
+def _collect_ids(node: JsonNode) -> dict[str, Any]:
     return {key: node.raw(key) for key in ("id", _PREVIOUS_ID) if key in node}
 
 

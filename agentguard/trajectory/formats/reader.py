@@ -102,7 +102,7 @@ def list_run_files(folder: Path) -> list[Path]:
             for name in names
             if name.lower().endswith(suffixes) and not _IGNORED_NAME_PATTERN.match(name)
         ]
-    return sorted(paths, key=lambda path: _natural_sort_key(path.relative_to(folder).as_posix()))
+    return sorted(paths, key=lambda path: _build_natural_sort_key(path.relative_to(folder).as_posix()))
 
 
 def _read_labelled_files(
@@ -121,7 +121,7 @@ def _read_labelled_files(
         yield replace(item, annotation=annotation) if isinstance(item, Record) else item
 
 
-def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
+def _build_natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
     """Return a sort key with natural numbers: ``2.json`` before ``10.json``, numbers before letters."""
     parts = filter(None, re.split(r"([0-9]{1,18})", name))
     return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]

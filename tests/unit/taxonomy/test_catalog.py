@@ -119,7 +119,7 @@ def test_crosswalk_is_symmetric() -> None:
         link
         for taxonomy in catalog
         for code in taxonomy.codes
-        for link in crosswalk.links_from(code.qualified_id)
+        for link in crosswalk.list_links(code.qualified_id)
     }
     assert len(links) == len(crosswalk) > 100
     assert {link.invert() for link in links} == links
@@ -129,7 +129,7 @@ def test_duplicate_pair_keeps_its_closest_relation() -> None:
     loose = CrosswalkLink(source="a:x", relation=Relation.RELATED, target="b:y")
     tight = CrosswalkLink(source="b:y", relation=Relation.CLOSE, target="a:x")
     for order in ((loose, tight), (tight, loose)):
-        (link,) = Crosswalk(order).links_from("a:x")
+        (link,) = Crosswalk(order).list_links("a:x")
         assert link.relation is Relation.CLOSE
 
 

@@ -132,7 +132,7 @@ def read_exported_run(
             _read_integer(span, own_attributes.OBSERVATION),
         )
         if index is not None:
-            branches.setdefault(_branch_id(span), {})[index] = span
+            branches.setdefault(_read_branch_id(span), {})[index] = span
         elif place is not None and span.parent is not None:
             observations.setdefault(span.parent, {})[place] = span
     if not branches:
@@ -164,7 +164,7 @@ def _read_integer(span: SourceSpan, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _branch_id(span: SourceSpan) -> str:
+def _read_branch_id(span: SourceSpan) -> str:
     return flatten_text(span.attributes.get(own_attributes.BRANCH))
 
 
@@ -172,7 +172,7 @@ def _build_steps(
     spans: Mapping[int, SourceSpan], children: Mapping[str, Mapping[int, SourceSpan]]
 ) -> tuple[Step, ...]:
     """Return the steps of a branch, numbered without gaps: some of its spans may be missing."""
-    first_index = min(spans) if min(spans) and _branch_id(spans[min(spans)]) else 0
+    first_index = min(spans) if min(spans) and _read_branch_id(spans[min(spans)]) else 0
     return tuple(
         _build_step(first_index + place, spans[index], children.get(spans[index].id, {}))
         for place, index in enumerate(sorted(spans))
@@ -240,9 +240,9 @@ def _build_observation(span: SourceSpan) -> Observation:
 def _build_branch(span: SourceSpan, steps: Mapping[str, tuple[Step, ...]]) -> Branch:
     parent = span.attributes.get(own_attributes.PARENT)
     return Branch(
-        id=_branch_id(span),
+        id=_read_branch_id(span),
         fork_step=_read_integer(span, own_attributes.FORK_STEP) or 0,
-        steps=steps.get(_branch_id(span), ()),
+        steps=steps.get(_read_branch_id(span), ()),
         parent=parent if isinstance(parent, str) else None,
         reason=flatten_text(span.attributes.get(own_attributes.REASON)),
     )
