@@ -138,8 +138,8 @@ class JsonNode:
         """Return the fields that are not in ``known``, for ``extra``."""
         return {k: v for k, v in self.data.items() if k not in known}
 
-    def unmapped_fields(self, *known: str) -> dict[str, Any]:
-        """Return the fields that are not in ``known`` and not null or empty, for ``extra``."""
+    def nonempty_extra_fields(self, *known: str) -> dict[str, Any]:
+        """Return the fields of `extra_fields` that are not null or empty."""
         return {k: v for k, v in self.data.items() if k not in known and v not in (None, "", [], {})}
 
     def _require(self, key: str) -> Any:

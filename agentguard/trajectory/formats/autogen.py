@@ -169,7 +169,7 @@ def _add_event(builder: StepBuilder, event: JsonNode, index: int, *, reasoning: 
         started_at=event.timestamp_or("created_at"),
         usage=parse_usage(event.raw("models_usage")),
         unknown_parts=content.unknown_parts,
-        extra=event.unmapped_fields(*_EVENT_FIELDS),
+        extra=event.nonempty_extra_fields(*_EVENT_FIELDS),
     )
 
 

@@ -71,7 +71,7 @@ def _add_entry(builder: StepBuilder, entry: JsonNode, index: int) -> None:
         content = result.text_or("extracted_content") or result.text_or("long_term_memory")
         text = "\n".join(filter(None, [content, error]))
         call_id = calls[place].id if place < len(calls) else None
-        unmapped_fields = result.unmapped_fields(*_RESULT_FIELDS)
+        unmapped_fields = result.nonempty_extra_fields(*_RESULT_FIELDS)
         if call_id or text or unmapped_fields:
             builder.add_result(
                 text,
@@ -101,7 +101,7 @@ def _add_turn(
         ended_at=metadata.timestamp_or("step_end_time"),
         usage=parse_usage(metadata.data),
         unknown_parts=["screenshot"] if state.raw("screenshot") else [],
-        extra=entry.unmapped_fields(*_ENTRY_FIELDS)
+        extra=entry.nonempty_extra_fields(*_ENTRY_FIELDS)
         | {key: state.raw(key) for key in ("url", "title") if key in state}
         | ({"claims_success": result.raw("success")} if (result := _find_done(results)) else {}),
     )
@@ -109,7 +109,7 @@ def _add_turn(
 
 def _parse_action(action: JsonNode, id: str) -> ToolCall:
     """Return the call of an action ``{name: arguments}``; other fields of the action are null."""
-    fields = action.unmapped_fields("interacted_element")
+    fields = action.nonempty_extra_fields("interacted_element")
     name = next(iter(fields), "")
     arguments = fields.pop(name, {})
     is_object = isinstance(arguments, dict)

@@ -86,7 +86,7 @@ def _split_kickoffs(entries: Iterator[JsonNode]) -> Iterator[list[tuple[int, Jso
 def _add_entry(builder: StepBuilder, entry: JsonNode, position: int) -> None:
     status, time = entry.text_or("status"), entry.timestamp_or("timestamp")
     name = entry.scalar_or("task_name")
-    extra = entry.unmapped_fields(*_READ_FIELDS)
+    extra = entry.nonempty_extra_fields(*_READ_FIELDS)
     extra |= {"task_name": name} if name and name != "None" else {}
     if status == "started":
         builder.add_turn(

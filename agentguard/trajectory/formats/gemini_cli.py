@@ -177,7 +177,7 @@ def _add_turn(builder: StepBuilder, message: JsonNode, content: MessageContent, 
         usage=parse_usage(message.raw("tokens")),
         model=message.text_or("model") or None,
         unknown_parts=[*content.unknown_parts, *unread_thoughts],
-        extra=message.unmapped_fields(*_TURN_FIELDS),
+        extra=message.nonempty_extra_fields(*_TURN_FIELDS),
     )
     for call, id in zip(calls, ids, strict=True):
         _add_result(builder, call, id)

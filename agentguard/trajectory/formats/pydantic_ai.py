@@ -121,7 +121,7 @@ def _add_response(builder: StepBuilder, message: JsonNode, index: int) -> None:
         model=message.text_or("model_name") or None,
         stop_reason=message.text_or("finish_reason") or None,
         unknown_parts=unknown_parts,
-        extra=message.unmapped_fields(*_RESPONSE_FIELDS),
+        extra=message.nonempty_extra_fields(*_RESPONSE_FIELDS),
     )
     for part in parts:
         if part.text("part_kind") in _RESULT_KINDS:
@@ -135,7 +135,7 @@ def _parse_call(part: JsonNode, fallback_id: str) -> ToolCall:
         name=part.text_or("tool_name"),
         arguments=arguments,
         raw_arguments=raw,
-        extra=part.unmapped_fields(*_CALL_FIELDS),
+        extra=part.nonempty_extra_fields(*_CALL_FIELDS),
     )
 
 
@@ -153,7 +153,7 @@ def _add_result(builder: StepBuilder, part: JsonNode, kind: str, index: int) -> 
         is_error=is_error,
         source_index=index,
         ended_at=part.timestamp_or("timestamp"),
-        extra=part.unmapped_fields(*_RESULT_FIELDS),
+        extra=part.nonempty_extra_fields(*_RESULT_FIELDS),
     )
 
 

@@ -83,7 +83,7 @@ def _add_message(builder: StepBuilder, message: JsonNode, index: int) -> None:
             source_index=index,
             started_at=_find_time(message),
             unknown_parts=content.unknown_parts,
-            extra=message.unmapped_fields(*_MESSAGE_FIELDS),
+            extra=message.nonempty_extra_fields(*_MESSAGE_FIELDS),
         )
         return
     turns = _split_turns(parts)
@@ -127,7 +127,7 @@ def _add_turn(
             (text for key in ("model", "modelId") if isinstance(text := metadata.raw(key), str)), None
         ),
         unknown_parts=content.unknown_parts,
-        extra=message.unmapped_fields(*_MESSAGE_FIELDS) if is_last else {},
+        extra=message.nonempty_extra_fields(*_MESSAGE_FIELDS) if is_last else {},
     )
     for call, part in tools:
         _add_result(builder, call, part)
@@ -156,7 +156,7 @@ def _parse_call(part: JsonNode, fallback_id: str) -> ToolCall:
         name=part.text_or("toolName") if kind == _DYNAMIC_TOOL else kind.removeprefix(_TOOL_PREFIX),
         arguments=arguments,
         raw_arguments=raw,
-        extra=part.unmapped_fields(*_TOOL_FIELDS),
+        extra=part.nonempty_extra_fields(*_TOOL_FIELDS),
     )
 
 
