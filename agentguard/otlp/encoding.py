@@ -31,6 +31,13 @@ _STATUS_OK: Final = 1
 _SEVERITY_INFO: Final = 9
 _INT64_LIMIT: Final = 2**63
 JsonData = dict[str, Any]
+FieldKind = Literal["text", "id", "fixed", "number", "double", "one", "many"]
+FieldMap = Mapping[str, tuple[int, FieldKind, "FieldMap"]]
+"""Fields of a protobuf message by JSON name: number, encoding, and the fields of a nested message."""
+_NO_FIELDS: Final[FieldMap] = {}
+_FIXED64: Final = struct.Struct("<Q")
+_DOUBLE: Final = struct.Struct("<d")
+_SINGLE_BYTE_VARINTS: Final = [bytes((value,)) for value in range(0x80)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,15 +194,6 @@ def _parse_count(value: object) -> int:
         return 0
 
 
-FieldKind = Literal["text", "id", "fixed", "number", "double", "one", "many"]
-FieldMap = Mapping[str, tuple[int, FieldKind, "FieldMap"]]
-"""Fields of a protobuf message by JSON name: number, encoding, and the fields of a nested message."""
-
-_NO_FIELDS: Final[FieldMap] = {}
-_FIXED64: Final = struct.Struct("<Q")
-_DOUBLE: Final = struct.Struct("<d")
-
-
 def _build_text_field(number: int) -> tuple[int, FieldKind, FieldMap]:
     return number, "text", _NO_FIELDS
 
@@ -310,6 +308,3 @@ def _encode_varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
-
-
-_SINGLE_BYTE_VARINTS: Final = [bytes((value,)) for value in range(0x80)]

@@ -72,6 +72,10 @@ PROPAGATED_KINDS = frozenset({"secret", "quoted", "quoted2", "url_password", "au
 _MAX_LEVELS = 50
 _MAX_SAFE_NUMBER = 10**12
 """Smallest number with as many digits as the shortest card number."""
+_SAFE_NAMES: set[str] = set()
+"""Cache of names that are not sensitive: rows and messages have the same few names."""
+_MAX_SAFE_NAMES = 1024
+_MAX_NAME_CHARS = 64
 
 
 def normalize_name(text: str) -> str:
@@ -120,13 +124,6 @@ def _parse_embedded_json(text: str) -> Any:
     except FormatError:
         return None
     return data if isinstance(data, dict | list) else None
-
-
-_SAFE_NAMES: set[str] = set()
-"""Cache of names that are not sensitive: rows and messages have the same few names."""
-
-_MAX_SAFE_NAMES = 1024
-_MAX_NAME_CHARS = 64
 
 
 def _has_only_safe_names(value: dict[Any, Any]) -> bool:

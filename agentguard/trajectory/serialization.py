@@ -17,6 +17,18 @@ from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, 
 from agentguard.trajectory._json_node import JsonNode, parse_integer
 from agentguard.trajectory.model import Annotation, Step, ToolCall, ToolSpec, Trajectory
 
+T = TypeVar("T")
+_Reader = Callable[[JsonNode, str], Any]
+_SCALARS = (str, int, float)
+"""Types of most fields; an ``isinstance`` check for `Mapping` would dominate the run time."""
+_SCALAR_READERS: dict[Any, _Reader] = {
+    str: JsonNode.text,
+    int: JsonNode.integer,
+    float: JsonNode.number,
+    bool: JsonNode.boolean,
+    Any: JsonNode.raw,
+}
+
 
 def encode_step(step: Step) -> dict[str, Any]:
     """Return a step as JSON data; `decode_step` is the inverse."""
@@ -77,21 +89,6 @@ def _decode_call(node: JsonNode) -> ToolCall:
 
 def _decode_tool(node: JsonNode) -> ToolSpec:
     return decode_dataclass(ToolSpec, node, name=node.text_or("name"))
-
-
-T = TypeVar("T")
-_Reader = Callable[[JsonNode, str], Any]
-
-_SCALARS = (str, int, float)
-"""Types of most fields; an ``isinstance`` check for `Mapping` would dominate the run time."""
-
-_SCALAR_READERS: dict[Any, _Reader] = {
-    str: JsonNode.text,
-    int: JsonNode.integer,
-    float: JsonNode.number,
-    bool: JsonNode.boolean,
-    Any: JsonNode.raw,
-}
 
 
 def encode_fields(value: Any) -> dict[str, Any]:

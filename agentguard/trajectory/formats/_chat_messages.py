@@ -31,6 +31,7 @@ _AGENT_ROLES = ("assistant", "model")
 _TIME_FIELDS = ("timestamp", "created_at", "createdAt", "created")
 _STANDARD_FIELDS = ("system", "user", "assistant")
 _TURN_FIELDS = frozenset({"role", "content", "tool_calls", "function_call", "reasoning_content"})
+_CALL, _TYPED_CALL, _FUNCTION = {"id", "function"}, {"id", "type", "function"}, {"name", "arguments"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,9 +305,6 @@ def _parse_error_flag(message: JsonNode) -> bool | None:
             return flag
     status = message.raw("status")
     return status == "error" if status in ("error", "success") else None
-
-
-_CALL, _TYPED_CALL, _FUNCTION = {"id", "function"}, {"id", "type", "function"}, {"name", "arguments"}
 
 
 def _parse_plain_calls(values: Any) -> tuple[ToolCall, ...] | None:

@@ -25,6 +25,16 @@ _WRAPPED_TYPES = (
     *("codeExecutionResult", "image", "document", "video", "audio", "cachePoint"),
 )
 """Keys that name the type of a part without ``type`` (Gemini, Bedrock)."""
+_MEDIA_TYPES = frozenset(
+    {"image", "image_url", "input_image", "image-data", "audio", "input_audio", "file", "input_file"}
+    | {"document", "video", "media", "file-data", "image-url", "file-url"}
+)
+_CALL_ID_KEYS = ("call_id", "toolUseId", "toolCallId", "tool_call_id", "id")
+_NAME_KEYS = ("name", "toolName", "tool_name")
+_MAPPED_FIELDS = frozenset(
+    {*_CALL_ID_KEYS, *_NAME_KEYS, "tool_use_id", "type", "is_error", "isError", "status"}
+)
+"""Fields of calls and results that are read, and `type`, which only selects the reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,12 +244,6 @@ def render_result(value: Any, path: str) -> tuple[str, tuple[str, ...]]:
     return _format_data(value), ()
 
 
-_MEDIA_TYPES = frozenset(
-    {"image", "image_url", "input_image", "image-data", "audio", "input_audio", "file", "input_file"}
-    | {"document", "video", "media", "file-data", "image-url", "file-url"}
-)
-
-
 def _is_typed_media(part: Any) -> bool:
     return isinstance(part, Mapping) and _find_type(JsonNode(part)) in _MEDIA_TYPES
 
@@ -275,13 +279,6 @@ def _collect_unmapped(node: JsonNode, inner: JsonNode, key: str, wrapper: str | 
 def _find_scalar(node: JsonNode, *keys: str) -> str:
     return next((node.scalar(key) for key in keys if key in node), "")
 
-
-_CALL_ID_KEYS = ("call_id", "toolUseId", "toolCallId", "tool_call_id", "id")
-_NAME_KEYS = ("name", "toolName", "tool_name")
-_MAPPED_FIELDS = frozenset(
-    {*_CALL_ID_KEYS, *_NAME_KEYS, "tool_use_id", "type", "is_error", "isError", "status"}
-)
-"""Fields of calls and results that are read, and `type`, which only selects the reader."""
 
 _PartReader = Callable[[MessageContent, JsonNode, str], None]
 _PART_READERS: dict[str, _PartReader] = {

@@ -18,6 +18,12 @@ from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.model import ToolSpec
 
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_STREAM_EVENTS = frozenset(
+    {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"}
+    | {"message_stop", "ping"}
+)
+_SILENT_DELTAS = ("signature_delta",)
+_MESSAGE_FIELDS = ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +103,6 @@ def _find_event_type(event: Any) -> str:
         inner = str(delta.get("type"))
         return kind if inner in _DELTA_FIELDS or inner in _SILENT_DELTAS else inner
     return kind
-
-
-_STREAM_EVENTS = frozenset(
-    {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"}
-    | {"message_stop", "ping"}
-)
-_SILENT_DELTAS = ("signature_delta",)
-_MESSAGE_FIELDS = ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
 
 
 def extract_error(value: Any) -> str:

@@ -25,6 +25,8 @@ _STRING_PATTERN = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BLANK_PATTERN = re.compile(r"\s*+")
 _OPEN, _CLOSE = b"[{", b"]}"
 _BINARY_MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
+_OPENING_LINES, _CLOSING_LINES = (b"{", b"["), (b"}", b"]")
+_INDENTS = (b" ", b"\t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +223,6 @@ def _join_indented_lines(lines: Iterator[bytes]) -> Iterator[bytes]:
             yield line
     if document:
         yield b"\n".join(document)
-
-
-_OPENING_LINES, _CLOSING_LINES = (b"{", b"["), (b"}", b"]")
-_INDENTS = (b" ", b"\t")
 
 
 def _iter_lines(reader: StreamReader) -> Iterator[bytes]:

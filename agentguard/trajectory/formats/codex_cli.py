@@ -21,6 +21,24 @@ from agentguard.trajectory.model import Branch, Observation, Record, Source, Ste
 from agentguard.trajectory.usage import parse_usage, sum_usages
 
 _LINE_TYPES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
+_AGENT, _CLIENT = "codex", "client"
+_CLIENT_PREFIXES = (
+    *("<environment_context>", "<user_instructions>", "# AGENTS.md instructions", "<turn_aborted>"),
+    *("<user_shell_command>", "<skill>", "<permissions instructions>", "<subagent_notification>"),
+)
+_SILENT_ITEMS = frozenset({"ghost_snapshot", "compaction", "compaction_summary", "compaction_trigger"})
+"""Items for the client's undo, and encrypted summaries."""
+_SILENT_LINES = frozenset({"turn_context", "state", "world_state", "inter_agent_communication_metadata"})
+_META_FIELDS = {
+    "cwd": "cwd",
+    "cli_version": "version",
+    "originator": "originator",
+    "source": "source",
+    "forked_from_id": "forked_from_id",
+    "model_provider": "model_provider",
+}
+_Outcome = tuple[bool, int | None]
+"""Error flag of a result, and the exit code if the tool has one."""
 
 
 class CodexCli(SessionFormat):
@@ -40,31 +58,6 @@ class CodexCli(SessionFormat):
     def start_run(self, name: str) -> CodexRun:
         """Return the assembler of a rollout."""
         return CodexRun(self.name, name)
-
-
-FORMAT = CodexCli()
-
-
-_AGENT, _CLIENT = "codex", "client"
-_CLIENT_PREFIXES = (
-    *("<environment_context>", "<user_instructions>", "# AGENTS.md instructions", "<turn_aborted>"),
-    *("<user_shell_command>", "<skill>", "<permissions instructions>", "<subagent_notification>"),
-)
-_SILENT_ITEMS = frozenset({"ghost_snapshot", "compaction", "compaction_summary", "compaction_trigger"})
-"""Items for the client's undo, and encrypted summaries."""
-_SILENT_LINES = frozenset({"turn_context", "state", "world_state", "inter_agent_communication_metadata"})
-_META_FIELDS = {
-    "cwd": "cwd",
-    "cli_version": "version",
-    "originator": "originator",
-    "source": "source",
-    "forked_from_id": "forked_from_id",
-    "model_provider": "model_provider",
-}
-
-
-_Outcome = tuple[bool, int | None]
-"""Error flag of a result, and the exit code if the tool has one."""
 
 
 class CodexRun:
@@ -283,3 +276,6 @@ def _mark_result(step: Step, call_id: str, is_error: bool, exit_code: int | None
     return step.with_observations(
         tuple(mark(one) if one.call_id == call_id else one for one in step.observations)
     )
+
+
+FORMAT = CodexCli()

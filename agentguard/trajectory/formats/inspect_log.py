@@ -32,6 +32,8 @@ _SAMPLE_PREFIX = "samples/"
 _FACTS = ("epoch", "error", "sandbox", "total_time", "working_time", "started_at", "completed_at")
 _LETTERS = {"C": True, "I": False, "N": False}
 _ANNOTATION_FIELDS = ("scores", "target", "metadata", "store", "choices")
+_ZSTD_METHOD = 93
+_LOCAL_HEADER = struct.Struct("<26xHH")
 
 
 class InspectLog:
@@ -154,13 +156,6 @@ def _find_outcome(scores: JsonNode) -> bool | None:
     return not verdicts.pop() if len(verdicts) == 1 else None
 
 
-FORMAT = InspectLog()
-
-
-_ZSTD_METHOD = 93
-_LOCAL_HEADER = struct.Struct("<26xHH")
-
-
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """Return the content of a member.
 
@@ -206,3 +201,6 @@ def _iter_zstd_chunks(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterat
             yield chunk
     except (struct.error, zstandard.ZstdError) as error:
         raise zipfile.BadZipFile(str(error)) from None
+
+
+FORMAT = InspectLog()

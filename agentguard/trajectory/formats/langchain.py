@@ -28,6 +28,7 @@ from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajec
 
 _STATE_FIELDS = ("next", "tasks", "config", "checkpoint", "parent_config", "parent_checkpoint")
 _MAX_SAMPLED_MESSAGES = 8
+_CHECKPOINT_FIELDS = (("checkpoint", "config"), ("parent_checkpoint", "parent_config"))
 
 
 class LangChain:
@@ -114,9 +115,6 @@ def _parse_state(node: JsonNode, position: int) -> _State:
         else {},
         ending=_find_ending(node),
     )
-
-
-_CHECKPOINT_FIELDS = (("checkpoint", "config"), ("parent_checkpoint", "parent_config"))
 
 
 def _read_checkpoint(node: JsonNode, key: str, config_key: str) -> JsonNode:

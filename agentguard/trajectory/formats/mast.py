@@ -70,6 +70,35 @@ _ENVIRONMENTS = (
     "tool",
     "function",
 )
+_TIME = r"(?:\[[^\]\n]{1,60}\]\s{0,4})?"
+_NAME = r"([A-Za-z][\w .'/-]{0,59}?)"
+_PATTERNS = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        # ---------- WebSurfer ----------
+        rf"^-{{4,80}} ?{_NAME} ?-{{4,80}}[ \t]*$",
+        # Coder (to Reviewer):
+        rf"^{_NAME} \(to [^)\n]{{1,80}}\):[ \t]*$",
+        # [time INFO] Programmer: **Programmer<->Reviewer on : Coding, turn 1**
+        rf"^{_TIME}{_NAME}: \*\*[^*\n]{{1,160}}<->[^*\n]{{1,160}}\*\*",
+        # [time] FROM: Engineer TO: {{...}}
+        rf"^{_TIME}FROM: {_NAME} TO: [^\n]{{1,200}}$",
+        # run_17 - INFO - Planner's Response:
+        rf"^(?:[^\n]{{0,120}}?- INFO - )?{_NAME}'s Response:",
+        # Response from Supervisor Agent
+        rf"^Response from {_NAME}[ \t]*:?[ \t]*$",
+    )
+)
+_PLAIN_LABELS = re.compile(r"^([A-Z][\w-]{0,30}(?: [A-Z][\w-]{0,30}){0,2}):(?=\s)", re.MULTILINE)
+_PLAIN_WORDS = frozenset(
+    "action answer args arguments assumption code command conclusion content context date "  # noqa: SIM905
+    "description details error example examples exception explanation file final goal "
+    "hint important info input instruction instructions language log name note notes "
+    "observation option output plan problem question rationale reason reasoning result "
+    "results return returns score solution status step subject summary task thought time "
+    "title to todo tool traceback type url usage verdict warning".split()
+)
+_MAX_SPEAKERS = 12
 
 
 class Mast:
@@ -285,40 +314,6 @@ def _parse_yes(value: Any, path: str) -> bool | None:
     raise FormatError("expected yes or no", field=path)
 
 
-FORMAT = Mast()
-
-
-_TIME = r"(?:\[[^\]\n]{1,60}\]\s{0,4})?"
-_NAME = r"([A-Za-z][\w .'/-]{0,59}?)"
-_PATTERNS = tuple(
-    re.compile(pattern, re.MULTILINE)
-    for pattern in (
-        # ---------- WebSurfer ----------
-        rf"^-{{4,80}} ?{_NAME} ?-{{4,80}}[ \t]*$",
-        # Coder (to Reviewer):
-        rf"^{_NAME} \(to [^)\n]{{1,80}}\):[ \t]*$",
-        # [time INFO] Programmer: **Programmer<->Reviewer on : Coding, turn 1**
-        rf"^{_TIME}{_NAME}: \*\*[^*\n]{{1,160}}<->[^*\n]{{1,160}}\*\*",
-        # [time] FROM: Engineer TO: {{...}}
-        rf"^{_TIME}FROM: {_NAME} TO: [^\n]{{1,200}}$",
-        # run_17 - INFO - Planner's Response:
-        rf"^(?:[^\n]{{0,120}}?- INFO - )?{_NAME}'s Response:",
-        # Response from Supervisor Agent
-        rf"^Response from {_NAME}[ \t]*:?[ \t]*$",
-    )
-)
-_PLAIN_LABELS = re.compile(r"^([A-Z][\w-]{0,30}(?: [A-Z][\w-]{0,30}){0,2}):(?=\s)", re.MULTILINE)
-_PLAIN_WORDS = frozenset(
-    "action answer args arguments assumption code command conclusion content context date "  # noqa: SIM905
-    "description details error example examples exception explanation file final goal "
-    "hint important info input instruction instructions language log name note notes "
-    "observation option output plan problem question rationale reason reasoning result "
-    "results return returns score solution status step subject summary task thought time "
-    "title to todo tool traceback type url usage verdict warning".split()
-)
-_MAX_SPEAKERS = 12
-
-
 def split_speakers(text: str) -> list[tuple[str, str]] | None:
     """Return ``(speaker, text)`` pairs in order; None if no speakers are visible.
 
@@ -346,3 +341,6 @@ def _split_turns(text: str, marks: list[re.Match[str]]) -> Iterator[tuple[str, s
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
     for mark, end in zip(marks, ends, strict=True):
         yield mark.group(1).strip(), text[mark.end() : end].strip()
+
+
+FORMAT = Mast()

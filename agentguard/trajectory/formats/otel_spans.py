@@ -174,9 +174,6 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-FORMAT = OtelSpans()
-
-
 def _read_span_data(value: Any) -> dict[str, Any]:
     """Return attributes for ``span_data``; empty if it is absent or of an unknown type."""
     kind = value.get("type") if isinstance(value, Mapping) else None
@@ -228,3 +225,6 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "agent": _read_agent,
     **dict.fromkeys(("handoff", "guardrail", "custom", "mcp_tools", "task", "turn"), _read_other),
 }
+
+
+FORMAT = OtelSpans()

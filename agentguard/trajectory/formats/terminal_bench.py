@@ -25,6 +25,13 @@ from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 _TIMEOUT = "agent_timeout"
 _TRIAL_SEPARATOR = "__"
+_LEVELS = ("", "*/", "*/*/", "*/*/*/")
+_RESULTS = ("result.json", "results.json")
+_TRAJECTORY = Path("agent", "trajectory.json")
+_CAST = Path("sessions", "agent.cast")
+_REWARD = Path("verifier", "reward.txt")
+_TERMINAL_CODE_PATTERN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_EVENT_PATTERN = re.compile(r'^\{"type":.*\}$', re.MULTILINE)
 
 
 class TerminalBench:
@@ -107,18 +114,6 @@ def _parse_atif_run(node: JsonNode, name: str) -> Record:
     )
 
 
-FORMAT = TerminalBench()
-
-
-_LEVELS = ("", "*/", "*/*/", "*/*/*/")
-_RESULTS = ("result.json", "results.json")
-_TRAJECTORY = Path("agent", "trajectory.json")
-_CAST = Path("sessions", "agent.cast")
-_REWARD = Path("verifier", "reward.txt")
-_TERMINAL_CODE_PATTERN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_EVENT_PATTERN = re.compile(r'^\{"type":.*\}$', re.MULTILINE)
-
-
 def _find_trial_folders(folder: Path) -> list[Path]:
     """Return the trial folders at most three levels below a folder, in order of their path."""
     paths = (path for level in _LEVELS for name in _RESULTS for path in folder.glob(level + name))
@@ -180,3 +175,6 @@ def _read_cast_events(path: Path) -> list[dict[str, Any]]:
             continue
         events.append(event)
     return [event for event in events if isinstance(event, dict)]
+
+
+FORMAT = TerminalBench()

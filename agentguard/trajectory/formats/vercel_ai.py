@@ -22,6 +22,11 @@ _SOURCES = {"user": Source.USER, "system": Source.SYSTEM}
 _ERROR_STATES = {"output-available": False, "output-error": True, "output-denied": True}
 _MESSAGE_KEYS = ("messages", "uiMessages")
 _TIME_KEYS = ("createdAt", "created_at", "timestamp")
+_MESSAGE_FIELDS = ("id", "role", "parts")
+_TOOL_FIELDS = (
+    *("type", "toolCallId", "toolName", "state", "input", "rawInput", "output", "errorText"),
+    "preliminary",
+)
 
 
 class VercelAi:
@@ -55,13 +60,6 @@ def _find_messages(value: Any) -> Any:
     return (
         next((value[key] for key in _MESSAGE_KEYS if key in value), None) if isinstance(value, dict) else None
     )
-
-
-_MESSAGE_FIELDS = ("id", "role", "parts")
-_TOOL_FIELDS = (
-    *("type", "toolCallId", "toolName", "state", "input", "rawInput", "output", "errorText"),
-    "preliminary",
-)
 
 
 def _is_message(value: Any) -> bool:

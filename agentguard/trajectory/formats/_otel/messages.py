@@ -31,6 +31,7 @@ _MESSAGE_FIELDS = frozenset(
     | {*_REASONING_FIELDS}
 )
 _STOP_FIELDS = ("finish_reason", "finishReason", "stop_reason")
+_TASK_ATTRIBUTES = ("task", "question", "query", "prompt", "input")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +228,6 @@ def _parse_call(call: Any, number: int) -> ToolCall:
         arguments=arguments,
         raw_arguments=raw,
     )
-
-
-_TASK_ATTRIBUTES = ("task", "question", "query", "prompt", "input")
 
 
 def read_system_prompt(span: SourceSpan) -> str:
