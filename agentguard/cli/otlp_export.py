@@ -89,7 +89,7 @@ def _export_records(
     from agentguard.otlp.assessed_spans import build_assessed_spans
 
     for record in records:
-        yield build_assessed_spans(record.trajectory, content=options.content)
+        yield build_assessed_spans(record.trajectory, include_content=options.content)
 
 
 def _export_stored(
@@ -100,7 +100,7 @@ def _export_stored(
 
     with Store.open(url) as store:
         for id in ids:
-            spans = load_stored_spans(store, id, tenant=tenant, content=options.content)
+            spans = load_stored_spans(store, id, tenant=tenant, include_content=options.content)
             if spans is None:
                 typer.echo(f"not sent: there is no run {id} in the store", err=True)
             yield spans

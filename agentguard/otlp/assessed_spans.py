@@ -39,7 +39,7 @@ def build_assessed_spans(
     run: Trajectory,
     assessment: RunAssessment | None = None,
     *,
-    content: bool = True,
+    include_content: bool = True,
     at_s: float | None = None,
 ) -> tuple[OtlpSpan, ...]:
     """Return the spans of a run with its evaluation events, then the spans of its recoveries.
@@ -47,18 +47,18 @@ def build_assessed_spans(
     Args:
         run: the run.
         assessment: diagnosis, findings and recoveries of the run; None for the spans of the run alone.
-        content: include the contents of the run, and texts of the assessment that may quote it.
+        include_content: include the contents of the run, and texts of the assessment that may quote it.
         at_s: start of a run whose steps have no times, in epoch seconds; the default is now.
     """
     return _add_evaluation_events(
-        build_spans(run, include_content=content, at_s=at_s),
+        build_spans(run, include_content=include_content, at_s=at_s),
         assessment or RunAssessment(),
-        include_content=content,
+        include_content=include_content,
     )
 
 
 def load_stored_spans(
-    store: Store, run_id: str, *, tenant: str = "", content: bool = True
+    store: Store, run_id: str, *, tenant: str = "", include_content: bool = True
 ) -> tuple[OtlpSpan, ...] | None:
     """Return the spans of a stored run with its latest diagnosis and all recoveries; None if it is missing.
 
@@ -79,19 +79,12 @@ def load_stored_spans(
         findings=diagnosis.findings if diagnosis else (),
         recoveries=store.list_recoveries(run_id, tenant=tenant),
     )
-    return build_assessed_spans(run, assessment, content=content, at_s=row.created_at)
+    return build_assessed_spans(run, assessment, include_content=include_content, at_s=row.created_at)
 
 
 def _add_evaluation_events(
-    run_spans: RunSpans, assessment: RunAssessment, *, include_content: bool = True
+    run_spans: RunSpans, assessment: RunAssessment, *, include_content: bool
 ) -> tuple[OtlpSpan, ...]:
-    """Return the spans with their evaluation events, and the spans of the recoveries.
-
-    Args:
-        run_spans: the spans of the run.
-        assessment: diagnosis, findings and recoveries of the run.
-        include_content: include reasons and corrections, which may quote the run.
-    """
     root = run_spans.spans[0]
     events: dict[str, list[SpanEvent]] = {}
     for span_id, event in _build_events(run_spans, assessment, include_content):

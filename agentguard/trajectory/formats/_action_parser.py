@@ -146,15 +146,6 @@ def _strip_line_ends(text: str) -> str:
     return text.removeprefix("\n").removesuffix("\n")
 
 
-_READERS: tuple[Callable[[str, frozenset[str]], Iterator[ToolCall | None]], ...] = (
-    _read_functions,
-    _read_tool_calls,
-    _read_code_tags,
-    _read_react_lines,
-    _read_last_fence,
-)
-
-
 def parse_action_text(text: str, *, id: str) -> ToolCall | None:
     """Parse the tool call in ``text``; return None if the text is blank.
 
@@ -213,3 +204,12 @@ def find_declared_commands(prompt: str) -> frozenset[str]:
 def _is_path(line: str, end: int) -> bool:
     """Return True if the first word continues, as in ``open-file.sh`` or ``edit/run``."""
     return line[end : end + 1] not in ("", " ", "\t", "\n")
+
+
+_READERS: tuple[Callable[[str, frozenset[str]], Iterator[ToolCall | None]], ...] = (
+    _read_functions,
+    _read_tool_calls,
+    _read_code_tags,
+    _read_react_lines,
+    _read_last_fence,
+)

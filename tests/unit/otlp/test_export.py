@@ -89,7 +89,7 @@ RUN = Trajectory(
     ),
 )
 
-TOLD = RunAssessment(
+ASSESSMENT = RunAssessment(
     diagnosis=Diagnosis(
         trajectory_id=RUN.id,
         method="embedded",
@@ -160,7 +160,7 @@ def receiver(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])
 def test_run_is_sent_and_read_back_unchanged(receiver: Running, encoding: otlp_encoding.Encoding) -> None:
-    sent = send(ExportTarget(endpoint=receiver.url, encoding=encoding), build_assessed_spans(RUN, TOLD))
+    sent = send(ExportTarget(endpoint=receiver.url, encoding=encoding), build_assessed_spans(RUN, ASSESSMENT))
     assert (sent.rejected, sent.requests) == (0, 1)
     assert sent.events == 6
     assert read_back(receiver.export()) == as_read(RUN)
@@ -198,7 +198,7 @@ def test_huge_step_is_a_separate_batch(receiver: Running) -> None:
 
 def test_evaluations_are_log_records_if_logs_are_accepted(receiver: Running) -> None:
     target = ExportTarget(endpoint=receiver.url, logs_endpoint=f"{receiver.url}/v1/logs")
-    assert send(target, build_assessed_spans(RUN, TOLD)).requests == 2
+    assert send(target, build_assessed_spans(RUN, ASSESSMENT)).requests == 2
     traces, logs = receiver.checked()
     assert logs["records"] == 6
     text = str(traces["request"])
@@ -209,13 +209,13 @@ def test_evaluations_are_log_records_if_logs_are_accepted(receiver: Running) -> 
 
 
 def test_diagnosis_is_not_part_of_the_trajectory() -> None:
-    (record,) = FORMAT.parse(export_of(build_assessed_spans(RUN, TOLD)), name="x")
+    (record,) = FORMAT.parse(export_of(build_assessed_spans(RUN, ASSESSMENT)), name="x")
     assert "made it up" not in str(record.trajectory)
     assert "made it up" in str(record.annotation.extra)
 
 
 def test_disabled_content_sends_no_text(receiver: Running) -> None:
-    send(ExportTarget(endpoint=receiver.url), build_assessed_spans(RUN, TOLD, content=False))
+    send(ExportTarget(endpoint=receiver.url), build_assessed_spans(RUN, ASSESSMENT, include_content=False))
     text = str(receiver.export())
     for word in (
         "Book a room",
@@ -238,8 +238,8 @@ def test_repeated_export_is_the_same_trace() -> None:
     assert [one.span_id for one in build_assessed_spans(RUN)] == [
         one.span_id for one in build_assessed_spans(RUN)
     ]
-    assert len({one.span_id for one in build_assessed_spans(RUN, TOLD)}) == len(
-        build_assessed_spans(RUN, TOLD)
+    assert len({one.span_id for one in build_assessed_spans(RUN, ASSESSMENT)}) == len(
+        build_assessed_spans(RUN, ASSESSMENT)
     )
     assert build_trace_id("a") != build_trace_id("b")
     assert build_span_id("t", "step", "", 11) != build_span_id("t", "step", "1", 1)
