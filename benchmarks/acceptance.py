@@ -37,8 +37,8 @@ from model_server import served
 
 from agentguard.evals.statistics import wilson_interval
 from agentguard.guard import Guard
-from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict, FunctionRule
-from agentguard.recover.acceptance.rules import extract_field, normalize_text
+from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict
+from agentguard.recover.acceptance.rules import FunctionRule, extract_field, normalize_text
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.recovery_policy import RecoveryPolicy
 

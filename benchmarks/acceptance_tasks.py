@@ -6,12 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentguard.recover.acceptance.acceptance_test import (
-    AcceptanceTest,
-    PatternRule,
-    SchemaRule,
-    TaskValueRule,
-)
+from agentguard.recover import AcceptanceTest, PatternRule, SchemaRule, TaskValueRule
 
 _NAMES = (
     "Ada Moss",

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from agentguard.recover.acceptance.base import AcceptanceRule as AcceptanceRule
     from agentguard.recover.acceptance.base import BaseRule as BaseRule
     from agentguard.recover.acceptance.base import SimpleRule as SimpleRule
-    from agentguard.recover.acceptance.call_rule import ToolCallRule as ToolCallRule
     from agentguard.recover.acceptance.llm_rule import LlmRule as LlmRule
     from agentguard.recover.acceptance.rules import FunctionRule as FunctionRule
     from agentguard.recover.acceptance.rules import NumberRule as NumberRule
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from agentguard.recover.acceptance.rules import SchemaRule as SchemaRule
     from agentguard.recover.acceptance.rules import TaskValueRule as TaskValueRule
     from agentguard.recover.acceptance.rules import TextRule as TextRule
+    from agentguard.recover.acceptance.rules import ToolCallRule as ToolCallRule
     from agentguard.recover.actions import Compensate as Compensate
     from agentguard.recover.actions import DisableTools as DisableTools
     from agentguard.recover.actions import Escalate as Escalate
@@ -99,7 +99,7 @@ _EXPORTS = {
     "Stop": "agentguard.recover.actions",
     "TaskValueRule": "agentguard.recover.acceptance.rules",
     "TextRule": "agentguard.recover.acceptance.rules",
-    "ToolCallRule": "agentguard.recover.acceptance.call_rule",
+    "ToolCallRule": "agentguard.recover.acceptance.rules",
     "ToolEffect": "agentguard.recover.tool_effects",
 }
 

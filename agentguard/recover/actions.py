@@ -10,14 +10,14 @@ from agentguard.recover.effect_store import Effect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessage:
-    """Send ``text`` to the agent at the next boundary."""
+    """Send ``text`` to the agent at the next turn boundary."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
-    """Drop the uncommitted turn and ask the model again."""
+    """Discard the uncommitted turn and request another from the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,28 +30,28 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensate:
-    """Undo these effects, the latest first."""
+    """Undo the effects, the latest first."""
 
     effects: tuple[Effect, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisableTools:
-    """Remove these tools for the rest of the run."""
+    """Disable the tools for the rest of the run."""
 
     tools: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Restart the run; ``note`` is added to the task, so that the initial input differs."""
+    """Restart the run with ``note`` added to the task, so that the initial input differs."""
 
     note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Replace a field of a step with a corrected text and continue; see `agentguard.recover.call_repair`.
+    """Replace a field of a step with a corrected text and continue.
 
     Attributes:
         step: index of the step, from 0.
@@ -83,21 +83,21 @@ class SampleVariant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Request candidates of one turn, after the proposed one, and accept one that ``quorum`` agree on.
+    """Request candidates of one turn, and accept one on which ``quorum`` candidates agree.
 
     Attributes:
         n: maximum number of candidates, including the proposed turn.
         quorum: number of candidates that must agree; with 1, the first acceptable candidate is accepted.
-        `models`, `tells`, `temperatures`: models, instructions and temperatures of the further candidates.
-            Each list is cycled; an empty list keeps the value of the proposed turn.
-        staged: request only as many candidates at a time as may decide the vote.
+        models, instructions, temperatures: values of the further candidates. Each list is cycled; an empty
+            list keeps the value of the proposed turn.
+        staged: True to request only as many candidates at a time as may decide the vote.
         ignore: names of arguments in which candidates may differ.
     """
 
     n: int
     quorum: int
     models: tuple[str, ...] = ()
-    tells: tuple[str, ...] = ()
+    instructions: tuple[str, ...] = ()
     temperatures: tuple[float, ...] = ()
     staged: bool = True
     ignore: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Sample:
         return tuple(
             SampleVariant(
                 model=self.models[i % len(self.models)] if self.models else "",
-                instruction=self.tells[i % len(self.tells)] if self.tells else "",
+                instruction=self.instructions[i % len(self.instructions)] if self.instructions else "",
                 temperature=self.temperatures[i % len(self.temperatures)] if self.temperatures else None,
             )
             for i in range(self.n - 1)
@@ -116,7 +116,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escalate:
-    """Ask a person; the run waits."""
+    """Ask a person; the run waits for the answer."""
 
     question: str
 

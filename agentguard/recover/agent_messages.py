@@ -14,14 +14,14 @@ from agentguard.trajectory.model import Step, ToolCall
 _MAX_EFFECTS = 20
 _MAX_CHARS = 300
 
-_REJECTED_ANSWER = "Your last answer was dropped before anything in it ran."
+_REJECTED_ANSWER = "Your last answer was rejected. None of its tool calls ran."
 _REFUSED_CALL = "This call was not run."
 
-_DEFAULT_ADVICE = "Look again at what was asked and at what has been observed, and choose another way."
+_DEFAULT_ADVICE = "Check the task and the results so far, then try a different approach."
 
 
 def format_advice(hypothesis: Hypothesis) -> str:
-    """Return the correction of a hypothesis, or general advice if it has no correction."""
+    """Return the correction of a hypothesis; general advice if it has none."""
     return hypothesis.correction.strip() or _DEFAULT_ADVICE
 
 
@@ -36,11 +36,8 @@ def to_sentence(clause: str) -> str:
 def format_hint(hypothesis: Hypothesis) -> str:
     """Format a hint for an agent that continues from its last step."""
     reason = to_sentence(hypothesis.reason)
-    return (
-        f"[guard] A check of your last steps found a problem. {reason} {format_advice(hypothesis)}".replace(
-            "  ", " "
-        )
-    )
+    parts = ["[guard] A check of your last steps found a problem.", reason, format_advice(hypothesis)]
+    return " ".join(part for part in parts if part)
 
 
 def format_correction(
@@ -57,14 +54,13 @@ def format_correction(
         hypothesis: the presumed root cause.
         effects: effects that remain although the agent no longer sees their calls.
         undone: effects that were undone.
-        extra_steps: number of steps between the restored state and the step of the hypothesis.
-        attempt: discarded step of the hypothesis; the message quotes its call and its result.
+        extra_steps: number of steps between the step to which the run was rolled back and that of
+            ``hypothesis``.
+        attempt: discarded step of ``hypothesis``; the message quotes its first call and the result.
     """
-    which = (
-        "the step you took here" if not extra_steps else f"step {extra_steps + 1} of those you took from here"
-    )
+    culprit = f"step {extra_steps + 1} after this point" if extra_steps else "the step after this point"
     parts = [
-        f"[guard] Your run was rolled back to this point, because {which} led to a failure.",
+        f"[guard] Your run was rolled back to this point, because {culprit} led to a failure.",
         to_sentence(hypothesis.reason),
         format_advice(hypothesis),
     ]
@@ -77,7 +73,7 @@ def format_correction(
 
 
 def format_rejection(hypothesis: Hypothesis, effects: Sequence[Effect]) -> str:
-    """Format the message to an agent whose last answer was dropped before its calls ran.
+    """Format the message to an agent whose last answer was rejected before its calls ran.
 
     Args:
         hypothesis: the reason of the rejection.
@@ -93,12 +89,12 @@ def format_rejection(hypothesis: Hypothesis, effects: Sequence[Effect]) -> str:
 
 
 def format_call_refusal(rejection: str) -> str:
-    """Return a rejection for an integration that refuses single calls, while others of the answer run."""
+    """Return the text of `format_rejection` for an integration that rejects one call of an answer."""
     return rejection.replace(_REJECTED_ANSWER, _REFUSED_CALL)
 
 
 def format_effect_notes(effects: Sequence[Effect]) -> list[str]:
-    """Format the sentences about remaining effects: those that are done, and those with unknown outcome."""
+    """Return one sentence on the calls that took effect, and one on those with unknown outcome."""
     done = [effect for effect in effects if not effect.is_unsettled]
     unknown = [effect for effect in effects if effect.is_unsettled]
     notes = []
@@ -113,7 +109,7 @@ def _format_attempt(step: Step) -> str:
     """Format the first call of a discarded step and its result, so that the agent still knows the attempt."""
     call = step.tool_calls[0]
     result = next((one.content for one in step.observations if one.call_id in (call.id, None)), "")
-    text = f"The step was {_format_call(call.name, call.arguments or {})}"
+    text = f"The discarded call was {_format_call(call.name, call.arguments or {})}"
     return f'{text}, which returned "{_truncate(result.strip())}".' if result.strip() else f"{text}."
 
 
@@ -124,7 +120,7 @@ def format_interruption(steps: int, effects: Sequence[Effect]) -> str:
         steps: number of lost steps.
         effects: effects of those steps, which remain.
     """
-    text = f"[guard] The run was interrupted and goes on from this point; {steps} later steps are lost."
+    text = f"[guard] The run was interrupted and continues from this point. Lost steps: {steps}."
     return " ".join([text, *format_effect_notes(effects)])
 
 
@@ -138,22 +134,23 @@ def format_person_answer(answer: str, *, is_approved: bool) -> str:
 def format_repaired_call(changes: str) -> str:
     """Format the message to an agent after a repair of its calls."""
     return (
-        f"[guard] Your last call did not fit its tool and was repaired before it ran. {changes}. Write it so."
+        "[guard] Your last call did not match the schema of its tool and was repaired before it ran. "
+        f"{changes}. Use this form in later calls."
     )
 
 
 def format_repeated_read(tool: str) -> str:
-    """Format the message to an agent after a retry of a read."""
-    return f"[guard] {tool} failed at first and was called once more; what you see is what it returned then."
+    """Format the message to an agent after the retry of a call of a read-only tool."""
+    return f"[guard] The first call of {tool} failed. It was repeated; the result is that of the second call."
 
 
 def format_calls(calls: Sequence[ToolCall]) -> str:
-    """Format calls with their arguments."""
+    """Format at most 20 calls with their arguments."""
     return "; ".join(_format_call(call.name, call.arguments or {}) for call in calls[:_MAX_EFFECTS])
 
 
 def format_effects(effects: Sequence[Effect]) -> str:
-    """Format calls with their results; mark those with an unknown outcome."""
+    """Format at most 20 calls with their results, and the number of the others; mark unknown outcomes."""
     lines = [_format_effect(effect) for effect in effects[:_MAX_EFFECTS]]
     more = len(effects) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
@@ -162,7 +159,7 @@ def format_effects(effects: Sequence[Effect]) -> str:
 def _format_effect(effect: Effect) -> str:
     text = _format_call(effect.tool, effect.arguments)
     if effect.is_unsettled:
-        return f"{text}, which may or may not have happened: check before you go on"
+        return f"{text}, whose outcome is unknown: check it before you continue"
     return f"{text} returned {_truncate(effect.result)}" if effect.result else text
 
 

@@ -1,7 +1,7 @@
 """Budget of the recoveries of one run: rollbacks, hints, tokens, model calls and time.
 
-A run cannot raise its own limits. So agent text that triggers recoveries repeatedly exhausts the budget
-instead of causing unlimited cost.
+A run cannot raise its own limits. So the cost is bounded even if the text of an agent triggers recoveries
+again and again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RecoveryBudget:
             if limit is None:
                 continue
             if isinstance(limit, bool) or not isinstance(limit, int if whole else int | float):
-                raise ConfigError(f"budget {one.name}: {limit!r} is no {'whole ' if whole else ''}number")
+                raise ConfigError(f"budget {one.name}: {limit!r} is not a {'whole ' if whole else ''}number")
             if limit < 0 or not math.isfinite(limit):
                 raise ConfigError(f"budget {one.name}: {limit!r} is out of range, expected 0 or more")
 
@@ -77,7 +77,7 @@ class BudgetAccount:
 
     @property
     def usage(self) -> BudgetUsage:
-        """Budget used so far."""
+        """Cost of the recoveries so far."""
         return self._usage
 
     def restore(self, usage: BudgetUsage, rollbacks_by_step: Mapping[int, int]) -> None:
@@ -97,7 +97,14 @@ class BudgetAccount:
     def find_exceeded_limit(
         self, *, rollback_to: int | None = None, hint: bool = False, samples: int = 0, repair: bool = False
     ) -> str | None:
-        """Return the name of the limit that the operation would exceed; None if it is within the budget."""
+        """Return the name of the limit that an operation would exceed; None if it is within the budget.
+
+        Args:
+            rollback_to: index of the step of a rollback; None without a rollback.
+            hint: True for a hint.
+            samples: number of further candidates of a vote.
+            repair: True for a repair.
+        """
         spent, budget = self._usage, self.budget
         used: list[tuple[str, float, float | None]] = [
             ("extra_tokens", spent.tokens, budget.extra_tokens),
@@ -121,9 +128,10 @@ class BudgetAccount:
     def spend(
         self, *, rollback_to: int | None = None, hint: bool = False, samples: int = 0, repair: bool = False
     ) -> str | None:
-        """Spend a rollback, a hint or a repair; return the exceeded limit, or None on success.
+        """Count a rollback, a hint or a repair, unless it would exceed a limit; then return the limit's name.
 
-        `charge` counts the samples, since their number is known only after the vote.
+        The arguments are those of `find_exceeded_limit`. `charge` counts the samples, since their number is
+        known only after the vote.
         """
         with self._lock:
             refused = self.find_exceeded_limit(
@@ -142,7 +150,7 @@ class BudgetAccount:
             return refused
 
     def charge(self, *, tokens: int = 0, calls: int = 0, seconds: float = 0.0, samples: int = 0) -> None:
-        """Add the actual cost of a recovery; ignore the limits, since the cost has already occurred."""
+        """Add the actual cost of a recovery, also beyond the limits; negative values count as 0."""
         with self._lock:
             now = self._usage
             self._usage = replace(

@@ -2,9 +2,9 @@
 
 Forward recovery corrects a state and continues from it, where a rollback would lose work (B. Randell,
 P. A. Lee, P. C. Treleaven, "Reliability issues in computing system design", ACM Computing Surveys 10(2),
-1978; T. Anderson, P. A. Lee, "Fault Tolerance: Principles and Practice", 1981). It must know the error and
-the correct value. So the functions here do not guess: they repair a call only if its schema permits exactly
-one reading.
+1978; T. Anderson, P. A. Lee, "Fault Tolerance: Principles and Practice", 1981). It needs the error and the
+correct value. So the functions here do not guess: they repair a call only if its schema permits exactly one
+reading.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.errors import RecoveryError
 from agentguard.recover.actions import Repair
-from agentguard.recover.schema_coercion import coercions, resolve_reference
+from agentguard.recover.schema_coercion import list_readings, resolve_reference
 from agentguard.trajectory.model import Step, ToolCall, ToolSpec, Trajectory
 
 _T = TypeVar("_T")
 
 _MIN_NAME_LENGTH = 4
-"""Minimum length for typo correction; in a shorter name, one letter often makes another word."""
+"""Minimum length for typo correction; a shorter name with another letter is often another word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedCall:
-    """Repaired call with its changes as text for the agent."""
+    """Repaired call.
+
+    Attributes:
+        call: the call after the repair.
+        changes: changes as clauses for the agent.
+    """
 
     call: ToolCall
     changes: tuple[str, ...]
@@ -44,14 +49,14 @@ def repair_turn(turn: Step, run: Trajectory) -> tuple[tuple[Repair, ...], str] |
         run: the run of the turn, with the tools and their schemas.
 
     Returns:
-        The repairs and a sentence about them; None if no call violates its schema, or if a call cannot be
-        repaired. A turn is never repaired in part.
+        The repairs and a description of them for the agent; None if no call violates its schema, or if a call
+        cannot be repaired. A turn is never repaired in part.
     """
     if not run.tools:
         return None
     view = RunView.from_trajectory(replace(run, steps=(), branches=(), task="", system_prompts={}))
     repairs: list[Repair] = []
-    said: list[str] = []
+    changes: list[str] = []
     for place, call in enumerate(turn.tool_calls):
         if call.name in view.tools and call.arguments is not None and not view.get_violations(call):
             continue
@@ -63,26 +68,26 @@ def repair_turn(turn: Step, run: Trajectory) -> tuple[tuple[Repair, ...], str] |
             repairs.append(Repair(step=turn.index, field=f"{field}.name", text=made.call.name))
         if made.call.arguments != call.arguments:
             repairs.append(Repair(step=turn.index, field=field, text=canonicalize_json(made.call.arguments)))
-        said += [f"{made.call.name}: {change}" for change in made.changes]
-    return (tuple(repairs), "; ".join(said)) if repairs else None
+        changes += [f"{made.call.name}: {change}" for change in made.changes]
+    return (tuple(repairs), "; ".join(changes)) if repairs else None
 
 
 def repair_call(call: ToolCall, tools: Sequence[ToolSpec]) -> RepairedCall | None:
-    """Repair one call; return None if there is not exactly one reading.
+    """Return the repaired call; None if there is not exactly one reading.
 
-    The result may still violate its schema.
+    The repaired call may still violate its schema.
     """
     name = match_name(call.name, [tool.name for tool in tools])
     spec = next((tool for tool in tools if tool.name == name), None)
     if spec is None:
         return None
-    changes = [] if name == call.name else [f"the tool {call.name!r} was taken for {name!r}"]
+    changes = [] if name == call.name else [f"the tool name {call.name!r} was corrected to {name!r}"]
     given = call.arguments
     if given is None:
         given = _extract_object(call.raw_arguments or "")
         if given is None:
             return None
-        changes.append("its arguments were taken out of the text around them")
+        changes.append("the arguments were extracted from the surrounding text")
     arguments = _repair_arguments(given, spec.parameters, changes)
     if arguments is None:
         return None
@@ -102,7 +107,7 @@ def apply_repairs(turn: Step, repairs: Iterable[Repair]) -> Step:
 
 
 def match_name(name: str, known_names: Sequence[str]) -> str | None:
-    """Return the known name that equals ``name``, also up to punctuation or one typo; None if ambiguous."""
+    """Return the only known name that equals ``name`` up to case, punctuation or one typo, else None."""
     if name in known_names:
         return name
     plain = _normalize_name(name)
@@ -134,7 +139,7 @@ def _normalize_name(name: str) -> str:
 
 
 def _extract_object(text: str) -> dict[str, Any] | None:
-    """Parse an arguments object, also in a code fence or a JSON string; return None without an object."""
+    """Return the object in a text, a code fence or a JSON string; None if there is no object."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```"):
         bare = bare.strip("`").removeprefix("json").strip()
@@ -158,18 +163,18 @@ def _repair_arguments(
         if meant in made:
             return None
         if meant != name:
-            changes.append(f"the argument {name!r} was taken for {meant!r}")
-        possible = coercions(value, properties[meant], schema) if meant in properties else [value]
+            changes.append(f"the argument name {name!r} was corrected to {meant!r}")
+        possible = list_readings(value, properties[meant], schema) if meant in properties else [value]
         if len(possible) > 1:
             return None
         made[meant] = possible[0] if possible else value
         if not _is_same_json(made[meant], value):
-            changes.append(f"{meant} was {_format_json(value)} and is now {_format_json(made[meant])}")
+            changes.append(f"{meant} was changed from {_format_json(value)} to {_format_json(made[meant])}")
     for name in top.get("required") or ():
         rule = resolve_reference(properties.get(name) or {}, schema)
         if name not in made and "default" in rule:
             made[name] = rule["default"]
-            changes.append(f"{name} was missing and is now its default, {_format_json(rule['default'])}")
+            changes.append(f"{name} was missing and was set to its default, {_format_json(rule['default'])}")
     return made
 
 
@@ -226,7 +231,7 @@ def _format_json(value: Any) -> str:
 
 
 def describe_repair(step: Step, repair: Repair) -> dict[str, str]:
-    """Return the annotation of a repair: field, original text and repaired text."""
+    """Return the annotation of a repair with the keys ``field``, ``original`` and ``repaired``."""
     if repair.field.endswith(".name"):
         place = int(repair.field.partition("[")[2].partition("]")[0])
         original = step.tool_calls[place].name
@@ -236,7 +241,7 @@ def describe_repair(step: Step, repair: Repair) -> dict[str, str]:
 
 
 def diff_calls(original: Step, changed: Step) -> list[dict[str, str]]:
-    """Return the differences between the calls of two turns, in the format of `describe_repair`."""
+    """Return the differences between the calls of two turns; each has the keys of `describe_repair`."""
     made = []
     for place, (old, new) in enumerate(zip(original.tool_calls, changed.tool_calls, strict=False)):
         field = f"tool_calls[{place}]"
@@ -248,7 +253,7 @@ def diff_calls(original: Step, changed: Step) -> list[dict[str, str]]:
 
 
 def annotate_step(step: Step, annotations: Mapping[str, Any]) -> Step:
-    """Return the step with further annotations of the guard, in ``step.extra["agentguard"]``."""
+    """Return the step with the annotations added to ``step.extra["agentguard"]``."""
     if not annotations:
         return step
     return replace(

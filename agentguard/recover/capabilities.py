@@ -11,13 +11,13 @@ class Capabilities:
 
     Attributes:
         send_message: add a message for the agent at a turn boundary.
-        reject: drop the model's answer before it is committed, and request another.
-        truncate: drop turns from the agent's view.
+        reject: discard the model's answer before it is committed, and request another.
+        truncate: remove turns from the agent's messages.
         fork: restore the state saved before a step, with all its channels.
         compensate: run the undo functions of tools.
         disable_tools: remove tools from the agent.
-        restart: run again with another initial input.
-        repair: replace a state or an observation with a corrected one and continue.
+        restart: restart the run with another initial input.
+        repair: replace a field of a step with a corrected text and continue.
         sample: request several candidates of one turn from the same model or from others.
         escalate: ask a person and wait.
         stop: end the run.

@@ -1,21 +1,21 @@
-"""Effect ledger: record of the side effects of tools, so that a rollback does not execute an effect twice.
+"""Effect ledger: record of the side effects of tools, so that no effect is executed twice after a rollback.
 
-Deleting a tool call from the messages does not undo its effect. The ledger records the state of each call
-with an effect (`EffectState`).
+The removal of a tool call from the messages does not undo its effect. The ledger records the state of each
+call with an effect (`EffectState`).
 
 - A call is identified by its *logical step*: tool, canonical arguments, and the number of equal calls before
   it on the current branch. A ``tool_call_id`` does not identify it, since a model generates a new one each
-  time. Arguments are converted to the types of the tool's schema first: ``"4"`` and ``4`` are one seat.
-- Only calls on the current branch are counted. So an agent may repeat a call on purpose. The same call after
-  a rollback is identified with the call on the abandoned branch.
+  time. The ledger first converts arguments to the types of the tool's schema: ``"4"`` and ``4`` are equal.
+- Only calls on the current branch are counted. So an agent may repeat a call on purpose. After a rollback,
+  the same call has the identity of the call on the abandoned branch.
 - If a tool declares an idempotency key, the ledger permits one execution per key.
-- *Attempted* is written before the tool runs, *done* after it. After a timeout or a lost connection the
-  effect is *ambiguous*; after a crash of the process it is still attempted. In both states its outcome is
+- An effect is *attempted* before the tool runs, and *done* after it. After a timeout or a lost connection the
+  effect is *ambiguous*. After a crash of the process it remains attempted. In both states its outcome is
   unknown. The same call does not run again on any branch, unless the tool is idempotent or its reconcile
-  function finds that there was no effect. If it finds the effect, the effect is *reconciled*.
+  function finds no effect. If the function finds the effect, the effect is *reconciled*.
 - A call that the tool refused has no effect.
-- An acting tool without output leaves the agent in doubt. An equal call in the next turn is refused first;
-  `UnconfirmedCalls` has the rules.
+- An agent does not see whether a call without output took effect. The ledger refuses an equal call in the
+  next turn; `UnconfirmedCalls` has the rules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -49,13 +49,18 @@ class ExecutionDecision(StrEnum):
     REUSE = "reuse"
     """The effect is done: return the recorded result to the agent."""
     OUTCOME_UNKNOWN = "in_doubt"
-    """The call was attempted with unknown outcome, or returned no output in the turn before: do not run it,
-    ask the agent to check."""
+    """The outcome of an equal call is unknown, or it returned no output in the previous turn: do not run the
+    tool, and tell the agent to check the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectClaim:
-    """Claim of a call: the decision on its execution and its effect."""
+    """Claim of a call.
+
+    Attributes:
+        decision: decision on the execution of the call.
+        effect: effect of the call; for a refused call, that of the earlier call.
+    """
 
     decision: ExecutionDecision
     effect: Effect
@@ -75,17 +80,22 @@ class _UnconfirmedCall:
 
 
 class UnconfirmedCalls:
-    """Completed calls of one run without output, by the key of their effect; not thread-safe.
+    """Calls of one run that succeeded without output, by the key of their effect; not thread-safe.
 
-    An agent that gets no output cannot see that its call took effect, and often makes the call again. So the
-    register refuses an equal call in the turn directly after, a limited number of times.
+    An agent that gets no output does not see that its call took effect, and often repeats the call. So an
+    equal call in the next turn is refused, a limited number of times.
     """
 
     def __init__(self) -> None:
         self._calls: dict[str, _UnconfirmedCall] = {}
 
     def record_result(self, effect: Effect, step: int) -> None:
-        """Record the result that the agent got in a step."""
+        """Record a result; a call with output is confirmed and removed.
+
+        Args:
+            effect: effect of the call, with its result.
+            step: index of the step that received the result.
+        """
         if classify_result(effect.result.lower()).reason is not ResultReason.NO_OUTPUT:
             self.remove(effect.key)
             return
@@ -97,7 +107,7 @@ class UnconfirmedCalls:
         self._calls.pop(key, None)
 
     def refuse_repetition(self, key: str, step: int, max_refusals: int | None) -> Effect | None:
-        """Return the earlier effect if an equal call must not run; None if it may run.
+        """Return the earlier effect if an equal call must not run, and count the refusal; None if it may run.
 
         Args:
             key: key of the proposed call.
@@ -105,7 +115,7 @@ class UnconfirmedCalls:
             max_refusals: number of refusals after which the call may run; None for no limit.
         """
         call = self._calls.get(key)
-        # Each refusal may have its own step, so the turn directly after moves by the number of refusals.
+        # Each refusal may add a step, so the next turn is later by the number of refusals.
         if call is None or not call.step < step <= call.step + 1 + call.refusals:
             return None
         if max_refusals is not None and call.refusals >= max_refusals:
@@ -143,17 +153,16 @@ class EffectLedger:
         self._refusals: Counter[str] = Counter()
         self._unconfirmed = UnconfirmedCalls()
         self._current_branch: list[tuple[int, tuple[str, int]]] = []
-        self._call_counts: Counter[str] = (
-            Counter()
-        )  # calls per key on the current branch: a claim takes constant time
+        # Calls per key on the current branch, so that a claim takes constant time.
+        self._call_counts: Counter[str] = Counter()
 
     @property
     def location(self) -> tuple[str, str] | None:
-        """Run id and branch under which another process finds these effects; None if it cannot."""
+        """Run id and branch under which another process finds these effects; None if no store has them."""
         return self._store.location if isinstance(self._store, InMemoryEffectStore) else None
 
     def restore(self, location: tuple[str, str], effects: Iterable[Effect]) -> None:
-        """Load effects from another process into an `InMemoryEffectStore`; other stores already have them."""
+        """Load effects from another process into an `InMemoryEffectStore`; a database already has them."""
         if isinstance(self._store, InMemoryEffectStore):
             self._store.restore(location, effects)
             self._load_unsettled()
@@ -163,15 +172,15 @@ class EffectLedger:
         return self._tools.get(tool, self._default)
 
     def declare_tool(self, tool: str, effect: ToolEffect) -> None:
-        """Declare the effect of a tool; replaces an earlier declaration."""
+        """Declare the effect of a tool; the declaration replaces an earlier one."""
         self._tools[tool] = effect
 
     def add_schemas(self, tools: Iterable[ToolSpec]) -> None:
-        """Add the schemas of offered tools, by which the arguments of their calls are compared."""
+        """Add the schemas of offered tools, whose types the compared arguments are converted to."""
         self._schemas.update({tool.name: tool.parameters for tool in tools if tool.parameters})
 
     def has_effect(self, tool: str) -> bool:
-        """Return whether calls of a tool are in the ledger: it is not declared as a read."""
+        """Return whether the ledger records the calls of a tool: it is not declared ``read``."""
         return self.get_tool_effect(tool).effect is not EffectClass.READ
 
     def is_declared(self, tool: str) -> bool:
@@ -179,7 +188,7 @@ class EffectLedger:
         return tool in self._tools
 
     def may_destroy(self, tool: str) -> bool:
-        """Return whether a tool is declared destructive, or undeclared with a name that is not of a read."""
+        """Return whether a tool is declared destructive, or is undeclared without the name of a read."""
         if tool in self._tools:
             return self._tools[tool].effect is EffectClass.DESTRUCTIVE
         return self._default.effect is EffectClass.DESTRUCTIVE and not is_read_tool(tool)
@@ -210,7 +219,7 @@ class EffectLedger:
         return self._call_counts[key] > 0
 
     def count_refusal(self, effect: Effect) -> bool:
-        """Count a refusal to run a call again; return True if the call may run after all.
+        """Count a refusal to repeat a call; return True if the call may run.
 
         An undeclared tool may be a read, so its call runs after `MAX_REFUSALS` refusals.
         """
@@ -219,7 +228,16 @@ class EffectLedger:
             return self._refusals[effect.key] > MAX_REFUSALS and not self.forbids_repetition(effect.tool)
 
     def claim_call(self, tool: str, arguments: Mapping[str, Any], *, step: int) -> EffectClaim:
-        """Claim a call before its tool runs; claim the calls of a turn in their order."""
+        """Claim a call before its tool runs. Claim the calls of a turn in their order.
+
+        Args:
+            tool: name of the tool.
+            arguments: arguments of the call.
+            step: index of the step with the call.
+
+        Raises:
+            StoreUnavailable: the store of the effects cannot write the claim durably.
+        """
         known = self.get_tool_effect(tool)
         key = self.compute_key(tool, arguments)
         if known.effect is EffectClass.READ:
@@ -230,26 +248,25 @@ class EffectLedger:
             unconfirmed = self._unconfirmed.refuse_repetition(key, step, max_refusals)
             if unconfirmed is not None:
                 return EffectClaim(decision=ExecutionDecision.OUTCOME_UNKNOWN, effect=unconfirmed)
-            there = self._find_unsettled(key, step)
-            if there is None:
+            earlier = self._find_unsettled(key, step)
+            if earlier is None:
                 occurrence = self._count_occurrences(key, known)
                 self._add_call(step, (key, occurrence))
-        if there is None:
+        if earlier is None:
             effect = Effect(key=key, occurrence=occurrence, tool=tool, arguments=dict(arguments), step=step)
-            there = self._store.claim(effect)
-            if there is None:
+            earlier = self._store.claim(effect)
+            if earlier is None:
                 self._unsettled[effect.id] = effect
                 return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
-        if there.is_done:
-            self._record_result(there, step)
-            return EffectClaim(decision=ExecutionDecision.REUSE, effect=there)
-        may_run = known.idempotent or self.count_refusal(there)
-        return EffectClaim(
-            decision=ExecutionDecision.RUN if may_run else ExecutionDecision.OUTCOME_UNKNOWN, effect=there
-        )
+        if earlier.is_done:
+            self._record_result(earlier, step)
+            return EffectClaim(decision=ExecutionDecision.REUSE, effect=earlier)
+        may_run = known.idempotent or self.count_refusal(earlier)
+        decision = ExecutionDecision.RUN if may_run else ExecutionDecision.OUTCOME_UNKNOWN
+        return EffectClaim(decision=decision, effect=earlier)
 
     def compute_key(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """Return the key by which calls of a tool are equal; see the description of the module."""
+        """Return the key that equal calls of a tool have in common: a hexadecimal SHA-256."""
         known = self.get_tool_effect(tool)
         schema = self._schemas.get(tool)
         if schema is not None and known.effect is not EffectClass.READ:
@@ -259,7 +276,7 @@ class EffectLedger:
     def _find_unsettled(self, key: str, step: int) -> Effect | None:
         """Return an effect with this key whose outcome is unknown, on any branch.
 
-        An equal call of the same turn runs concurrently, so it does not count.
+        An equal call of the same turn runs concurrently and is ignored.
         """
         for effect in self._unsettled.values():
             if effect.key == key and (step, effect.id) not in self._current_branch:
@@ -307,7 +324,7 @@ class EffectLedger:
             self._filter_calls(lambda _, id: id != effect.id)
 
     def mark_ambiguous(self, effect: Effect) -> None:
-        """Record that the call ended and that it is unknown whether it took effect."""
+        """Record that the call ended with unknown outcome."""
         self._settle(effect, EffectState.AMBIGUOUS, "")
 
     def mark_reconciled(self, effect: Effect, result: str) -> None:
@@ -320,15 +337,7 @@ class EffectLedger:
 
     def _settle(self, effect: Effect, state: EffectState, result: str) -> None:
         if self.has_effect(effect.tool):
-            settled = Effect(
-                key=effect.key,
-                occurrence=effect.occurrence,
-                tool=effect.tool,
-                arguments=effect.arguments,
-                step=effect.step,
-                state=state,
-                result=result,
-            )
+            settled = replace(effect, state=state, result=result)
             self._store.settle(settled)
             self._record_result(settled, settled.step)
             if settled.is_unsettled:
@@ -337,7 +346,7 @@ class EffectLedger:
                 self._unsettled.pop(effect.id, None)
 
     def _record_result(self, effect: Effect, step: int) -> None:
-        """Record whether the agent got output from a call whose repetition has a further effect."""
+        """Update the unconfirmed calls; only a call whose repetition has a further effect matters."""
         tool = effect.tool
         if not self.is_declared(tool) or not self.forbids_repetition(tool) or self.permits_repetition(tool):
             return

@@ -23,7 +23,7 @@ class EffectState(StrEnum):
     ATTEMPTED = "attempted"
     """The tool runs, or the process ended while it ran."""
     AMBIGUOUS = "ambiguous"
-    """The call ended without a result: it is unknown whether it took effect."""
+    """The call ended without a result; its outcome is unknown."""
     DONE = "done"
     """The tool returned a result."""
     RECONCILED = "reconciled"
@@ -41,7 +41,7 @@ class Effect:
     Attributes:
         key: SHA-256 of tool and canonical arguments.
         occurrence: number of earlier calls with this key on the branch of the call.
-        tool, arguments: the call.
+        tool, arguments: name of the tool, and arguments of the call.
         step: index of the step with the call.
         state: state of the effect.
         result: result of the tool as text; empty until the effect is done.
@@ -72,7 +72,7 @@ class Effect:
 
     @property
     def is_active(self) -> bool:
-        """True if the call took effect or may have; the same call then does not run again."""
+        """True if the call took effect or its outcome is unknown; the same call then does not run again."""
         return self.is_done or self.is_unsettled
 
 
@@ -115,11 +115,10 @@ class InMemoryEffectStore:
     def claim(self, effect: Effect) -> Effect | None:
         """Record an attempt; see `EffectStore.claim`."""
         with self._lock:
-            there = self._effects.get(effect.id)
-            if there is not None and there.is_active:
-                return there
-            fresh = effect.state is EffectState.ATTEMPTED
-            self._effects[effect.id] = effect if fresh else replace(effect, state=EffectState.ATTEMPTED)
+            earlier = self._effects.get(effect.id)
+            if earlier is not None and earlier.is_active:
+                return earlier
+            self._effects[effect.id] = replace(effect, state=EffectState.ATTEMPTED)
             return None
 
     def settle(self, effect: Effect) -> None:
@@ -143,16 +142,16 @@ _FLUSH_TIMEOUT_S: Final = 10.0
 
 
 class SqlEffectStore:
-    """Effects of one run in the database; each write is durable before a tool runs.
+    """Effects of one run in the database; each write is durable before the method returns.
 
-    The store permits one claim per key. An effect that was compensated or has failed may be claimed again
+    The database permits one claim per key. An effect that was compensated or has failed may be claimed again
     under the next *generation*, which is part of the key.
 
     Args:
         store: the store.
         run_id: id of the run.
         tenant: tenant of the run.
-        branch: distinguishes the effects of runs with the same id.
+        branch: name that distinguishes the effects of runs with the same id.
     """
 
     def __init__(self, store: Store, run_id: str, *, tenant: str = "", branch: str = "") -> None:
@@ -163,8 +162,8 @@ class SqlEffectStore:
     def claim(self, effect: Effect) -> Effect | None:
         """Record an attempt; see `EffectStore.claim`.
 
-        All rows written before, such as saved states of the run, are durable first. So a crash that keeps the
-        effect keeps the state before it, too.
+        All earlier rows, such as saved states of the run, become durable first. So if a crash preserves the
+        effect, it also preserves the state before it.
 
         Raises:
             StoreUnavailable: the write is not durable.
@@ -233,12 +232,13 @@ _SETTLED_STATES: Final[Mapping[EffectState, SettledState]] = {
     EffectState.DONE: "done",
     EffectState.RECONCILED: "reconciled",
 }
-"""State in the store; after all other states the call may be claimed again, as after a compensation."""
+"""State of the row by state of the effect. All other states permit another claim and have the state
+``compensated``."""
 
 
 def _to_effect(row: EffectRow) -> Effect:
     data = row.data
-    made = Effect(
+    effect = Effect(
         key=row.arguments,
         occurrence=int(row.logical_step.partition(".")[0]),
         tool=row.tool,
@@ -247,5 +247,5 @@ def _to_effect(row: EffectRow) -> Effect:
         state=EffectState(row.state),
         result=str(data.get("result") or ""),
     )
-    refused = data.get("state") == EffectState.FAILED.value
-    return replace(made, state=EffectState.FAILED) if refused else made
+    has_failed = data.get("state") == EffectState.FAILED.value
+    return replace(effect, state=EffectState.FAILED) if has_failed else effect

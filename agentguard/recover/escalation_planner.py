@@ -1,9 +1,9 @@
 """Escalation planner: choice of a strategy and a hypothesis within the budget.
 
 An *escalation policy* lists the strategies for the findings of one detector (``on_fail``), the mildest first.
-The planner selects the first level that proposes a plan, has not failed before and is within the budget. It
-tries a level on all hypotheses before it tries the next level: if the first hypothesis is wrong, the second
-is often right.
+Each strategy is a *level*. The planner selects the first level that proposes a plan, has not failed before
+and is within the budget. It tries a level on all hypotheses before it tries the next level: if the first
+hypothesis is wrong, the second is often right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agentguard.recover.rollback_step import REWIND_TIERS, find_first_agent_step
 from agentguard.recover.strategy import RecoveryContext, RecoveryStrategy
 
 DIAGNOSIS_TRIGGER = "diagnosis"
-"""Trigger name of a recovery that no single detector triggered."""
+"""Trigger name of a recovery that a diagnosis triggered, and no single detector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class PlanDecision:
 
 
 class EscalationPlanner:
-    """Planner for one policy; it has no state of a run, so one planner serves all runs.
+    """Planner of recoveries. It has no state of a run, so one planner serves all runs.
 
     Args:
         default_escalation: escalation policy of all detectors that have none in ``escalations``.
         escalations: escalation policy of each detector by name, the mildest strategy first.
-        max_hypotheses: number of hypotheses of a diagnosis that the planner tries.
+        max_hypotheses: maximum number of hypotheses of a diagnosis that the planner tries.
 
     Raises:
         ConfigError: an escalation policy is empty or ``max_hypotheses`` is below 1.
@@ -56,13 +56,13 @@ class EscalationPlanner:
         max_hypotheses: int = 3,
     ) -> None:
         if max_hypotheses < 1:
-            raise ConfigError(f"recovery: top_k is {max_hypotheses}, expected 1 or more")
+            raise ConfigError(f"recover: max_hypotheses is {max_hypotheses}, expected 1 or more")
         self.default_escalation = tuple(default_escalation)
-        self.escalations = {name: tuple(rungs) for name, rungs in (escalations or {}).items()}
+        self.escalations = {name: tuple(levels) for name, levels in (escalations or {}).items()}
         self.max_hypotheses = max_hypotheses
-        empty = [name for name, rungs in self.escalations.items() if not rungs]
+        empty = [name for name, levels in self.escalations.items() if not levels]
         if empty or not self.default_escalation:
-            raise ConfigError(f"recovery: the ladder of {', '.join(empty) or 'the default'} has no strategy")
+            raise ConfigError(f"recover: the escalation policy of {', '.join(empty) or 'all'} is empty")
 
     def get_escalation(self, trigger: str) -> tuple[RecoveryStrategy, ...]:
         """Return the strategies for findings of ``trigger``, the mildest first."""
@@ -75,8 +75,8 @@ class EscalationPlanner:
     @property
     def models(self) -> frozenset[str]:
         """Names of all models from which the strategies may request candidates."""
-        every = [one for rungs in (self.default_escalation, *self.escalations.values()) for one in rungs]
-        samples = (one.sample for one in every)
+        policies = (self.default_escalation, *self.escalations.values())
+        samples = (strategy.sample for policy in policies for strategy in policy)
         return frozenset(name for sample in samples if sample is not None for name in sample.models)
 
     def get_min_confidence(self, trigger: str) -> float:
@@ -100,18 +100,18 @@ class EscalationPlanner:
                 a ``min_confidence`` of at most this value are tried.
             escalation: name of the escalation policy; by default ``trigger``.
         """
-        refused: list[tuple[str, int, str]] = []
+        rejections: list[tuple[str, int, str]] = []
         if not context.diagnosis.hypotheses:
             return PlanDecision(plan=None, rejections=(("", 0, "the diagnosis names no step"),))
         for strategy in self.get_escalation(escalation or trigger):
             if trigger_probability is not None and strategy.min_confidence > trigger_probability:
                 continue
             for rank in self._list_ranks(context):
-                plan, why = self._try(strategy, replace(context, hypothesis_rank=rank), trigger)
+                plan, reason = self._try(strategy, replace(context, hypothesis_rank=rank), trigger)
                 if plan is not None:
-                    return PlanDecision(plan=plan, rejections=tuple(refused))
-                refused.append((strategy.name, rank, why))
-        return PlanDecision(plan=None, rejections=tuple(refused))
+                    return PlanDecision(plan=plan, rejections=tuple(rejections))
+                rejections.append((strategy.name, rank, reason))
+        return PlanDecision(plan=None, rejections=tuple(rejections))
 
     def _list_ranks(self, context: RecoveryContext) -> range:
         return range(
@@ -124,17 +124,17 @@ class EscalationPlanner:
     ) -> tuple[RecoveryPlan | None, str]:
         plan = strategy.plan(context)
         if plan is None:
-            return None, "cannot help here, or the integration cannot do it"
+            return None, "has no plan for this failure, or the integration lacks a capability"
         if _was_tried(context.past_recoveries, plan, trigger, max_attempts=strategy.max_attempts):
-            return None, "was tried and did not help"
+            return None, "has been tried without success"
         if _is_too_near(plan, context):
             return None, "a rollback to that step did not help"
         if plan.tier in _TERMINAL_TIERS:
             return plan, ""
-        refused = context.account.find_exceeded_limit(**compute_plan_cost(plan))
-        if refused == "rollbacks_per_step" and plan.tier is RecoveryTier.REJECT and strategy.max_attempts > 1:
-            refused = None
-        return (plan, "") if refused is None else (None, f"the budget {refused!r} is spent")
+        limit = context.account.find_exceeded_limit(**compute_plan_cost(plan))
+        if limit == "rollbacks_per_step" and plan.tier is RecoveryTier.REJECT and strategy.max_attempts > 1:
+            limit = None
+        return (plan, "") if limit is None else (None, f"would exceed the budget {limit!r}")
 
 
 _TERMINAL_TIERS = frozenset({RecoveryTier.ESCALATE, RecoveryTier.STOP})
@@ -142,9 +142,9 @@ _TERMINAL_TIERS = frozenset({RecoveryTier.ESCALATE, RecoveryTier.STOP})
 
 
 def _is_too_near(plan: RecoveryPlan, context: RecoveryContext) -> bool:
-    """Return whether a rollback is shorter than the horizon although another hypothesis is far enough back.
+    """Return whether a rollback is shorter than the horizon and another hypothesis is beyond it.
 
-    If no hypothesis is far enough back, no rollback counts as too short.
+    If no hypothesis is beyond the horizon, no rollback counts as too short.
     """
     steps = context.run.steps
     back = rollback_horizon(
@@ -168,7 +168,7 @@ def _was_tried(
 
 
 def _list_undecided_votes(past_recoveries: Sequence[Recovery], step: int) -> list[Recovery]:
-    """Return the latest consecutive votes on the turn at ``step`` that were not decided."""
+    """Return the latest consecutive votes on the turn at ``step`` that were undecided."""
     found: list[Recovery] = []
     for one in reversed(past_recoveries):
         sampled = any(isinstance(action, Sample) for action in one.plan.actions)
@@ -180,19 +180,19 @@ def _list_undecided_votes(past_recoveries: Sequence[Recovery], step: int) -> lis
 
 def select_standing(past_recoveries: Sequence[Recovery]) -> tuple[Recovery, ...]:
     """Return the recoveries that no later rollback to an earlier step supersedes."""
-    held: list[Recovery] = []
+    standing: list[Recovery] = []
     for recovery in past_recoveries:
         if recovery.plan.undone:
-            held = [one for one in held if not one.plan.undone or one.plan.step <= recovery.plan.step]
-        held.append(recovery)
-    return tuple(held)
+            standing = [one for one in standing if not one.plan.undone or one.plan.step <= recovery.plan.step]
+        standing.append(recovery)
+    return tuple(standing)
 
 
 def is_ineffective(recovery: Recovery, plan: RecoveryPlan, trigger: str) -> bool:
     """Return whether ``plan`` repeats ``recovery``, which has not been confirmed.
 
-    Hints and restarts for the same trigger count as equal at any step: an agent that ignored one hint about a
-    loop ignores the next one, too.
+    Hints and restarts for the same trigger count as repetitions at any step: an agent that ignored a hint
+    about a loop ignores the next one, too.
     """
     if recovery.outcome is RecoveryOutcome.CONFIRMED or recovery.plan.strategy != plan.strategy:
         return False
@@ -204,7 +204,7 @@ def is_ineffective(recovery: Recovery, plan: RecoveryPlan, trigger: str) -> bool
 
 
 class PlanCost(TypedDict, total=False):
-    """Arguments of `BudgetAccount.spend` for a plan."""
+    """Cost of a plan, as the arguments of `BudgetAccount.spend`."""
 
     rollback_to: int
     hint: bool
@@ -213,18 +213,18 @@ class PlanCost(TypedDict, total=False):
 
 
 def compute_plan_cost(plan: RecoveryPlan) -> PlanCost:
-    """Return the cost of a plan in the budget account of its run."""
+    """Return the cost of a plan; empty for an escalation or a stop."""
     if plan.tier in _TERMINAL_TIERS:
         return {}
     if plan.tier is RecoveryTier.RESTART:
         return {"rollback_to": 0}
-    price = PlanCost()
+    cost = PlanCost()
     if samples := sum(action.n - 1 for action in plan.actions if isinstance(action, Sample)):
-        price["samples"] = samples
+        cost["samples"] = samples
     if plan.undone:
-        price["rollback_to"] = plan.step
+        cost["rollback_to"] = plan.step
     elif plan.tier is RecoveryTier.REPAIR:
-        price["repair"] = True
+        cost["repair"] = True
     elif not samples:
-        price["hint"] = True
-    return price
+        cost["hint"] = True
+    return cost

@@ -1,13 +1,13 @@
 """Verification of recoveries: the outcome follows from the steps after the recovery.
 
-- *Refuted*: the same failure is noticed within the window, the agent repeats the calls of the rejected turn,
-  or the run is not accepted.
-- *Confirmed*: the run is accepted, or the window passes without the failure and with a new outcome: a usable
+- *Refuted*: a detector finds the same failure within the window, the agent repeats the calls of the rejected
+  turn, or the acceptance test refuses the run.
+- *Confirmed*: the acceptance test accepts the run, or the window passes without the failure and with a usable
   result that the run did not have before.
-- *Unknown*: the run ends or the window passes without such evidence. An end alone confirms nothing.
+- *Unknown*: the run ends or the window passes without such evidence. The end of a run alone confirms nothing.
 - *Pending*: none of these yet.
 
-Confirmed and refuted recoveries update the error schemata.
+Confirmed and refuted recoveries update the trust in error schemata.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from agentguard.trajectory.model import Source, Step, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeVerification:
-    """Rule that determines the outcome of a recovery.
+    """Verification of the outcome of a recovery.
 
     Attributes:
         window: number of steps after the recovery in which the failure must not recur.
-        threshold: probability from which a finding counts.
+        threshold: probability from which a finding with a code of the recovery counts.
 
     Raises:
         ConfigError: the window is below 1, or the threshold outside (0, 1].
@@ -61,7 +61,8 @@ class OutcomeVerification:
             findings: all findings on the current branch.
             run: the run so far, with its abandoned branches.
             is_final: whether the run has ended, so that no further step follows.
-            is_accepted: whether the ended run was accepted; None if the run is live or the result is unknown.
+            is_accepted: whether the acceptance test accepted the ended run; None if the run has not ended, or
+                there is no result.
         """
         if is_accepted is not None:
             return RecoveryOutcome.CONFIRMED if is_accepted else RecoveryOutcome.REFUTED
@@ -77,7 +78,7 @@ class OutcomeVerification:
         is_rejection = any(isinstance(action, Reject) for action in recovery.plan.actions)
         is_hold = recovery.trigger == REPEATED_CALL_TRIGGER
         if is_rejection and _is_turn_repeated(run, begin, later_steps):
-            # An agent that makes a held call again may need it: no fact decides.
+            # An agent that repeats a held call may need it, so the repetition does not refute the recovery.
             return RecoveryOutcome.UNKNOWN if is_hold else RecoveryOutcome.REFUTED
         if not is_final and len(run.steps) < end:
             return RecoveryOutcome.PENDING
@@ -116,7 +117,7 @@ def _get_noticed_step(finding: Finding) -> int:
 
 
 def _is_turn_repeated(run: Trajectory, step: int, later_steps: Sequence[Step]) -> bool:
-    """Return whether the agent has repeated the calls of a turn that was rejected at ``step``."""
+    """Return whether a later step repeats the calls of a turn that was rejected at ``step``."""
     rejected = [
         signature
         for branch in run.branches

@@ -1,6 +1,6 @@
 """Recovery plans and recoveries.
 
-A plan is data, so every recovery can be recorded, replayed and shown.
+A plan is data, so that a recovery can be stored, replayed and displayed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from agentguard.recover.actions import RecoveryAction
 from agentguard.recover.budget import BudgetUsage
 
 REPEATED_CALL_TRIGGER = "repeated_call"
-"""Trigger of a recovery that holds a call which succeeded before, with the same arguments."""
+"""Trigger name of a recovery that holds the repetition of a successful call."""
 
 
 class RecoveryTier(IntEnum):
     """Severity of a recovery.
 
-    REJECT, TRUNCATE, FORK and COMPENSATE are the tiers T0 to T3 of the design. Plans are stored with the name
-    of the tier.
+    REJECT, TRUNCATE, FORK and COMPENSATE are the rollback tiers T0 to T3. Stored plans contain the name of
+    the tier.
     """
 
     HINT = 0
@@ -38,7 +38,7 @@ class RecoveryTier(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPlan:
-    """Plan that answers a failure.
+    """Plan of a recovery from a failure.
 
     Attributes:
         strategy: name of the strategy that proposed the plan.
@@ -47,7 +47,7 @@ class RecoveryPlan:
         step: index of the presumed root cause, from 0.
         hypothesis: rank of its hypothesis in the diagnosis, from 0.
         codes: codes of the hypothesis.
-        reason: reason as a sentence for a person.
+        reason: reason of the hypothesis as a sentence for a person.
         evidence: quotes from the run.
         undone: number of steps of the current branch that the plan discards.
         schemata: ids of the schemata that support the hypothesis.
@@ -74,24 +74,24 @@ class RecoveryOutcome(StrEnum):
     REFUTED = "refuted"
     """The failure recurred."""
     UNKNOWN = "unknown"
-    """Neither: the run ended or the window passed without evidence."""
+    """The run ended, or the window passed, without evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Plan that was carried out.
+    """Applied plan.
 
     Attributes:
         run: id of the run.
         id: number of the recovery within the run, in order of time.
         plan: the plan.
         trigger: name of the detector that triggered the recovery, or ``"diagnosis"``.
-        at_step: length of the current branch when the plan was carried out.
+        at_step: length of the current branch when the plan was applied.
         outcome: outcome; pending until the verification decides it.
         cost: cost of the discarded work: ``steps``, ``tokens``, model ``calls``, ``seconds`` of wall time,
             and costs that a strategy adds, such as ``tool_calls``.
-        schemata: ids of the schemata that support the hypothesis; the outcome updates them.
-        spent: total budget usage of the run at this time; a resumed run continues from it.
+        schemata: ids of the schemata that support the hypothesis; the outcome updates their trust.
+        spent: budget usage of the run after this recovery; a resumed run continues from it.
     """
 
     run: str = ""

@@ -1,4 +1,4 @@
-"""Recovery policy: escalation policies (``on_fail``, the mildest strategy first) and limits."""
+"""Recovery policy: escalation policies, budget, thresholds and verification of the recoveries of a guard."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from agentguard.recover.selective_redundancy import REDUNDANCY_TRIGGER, Escalati
 from agentguard.recover.strategy import RecoveryStrategy, adapt_strategy, strategies
 
 DEFAULT_ESCALATION: tuple[EscalationLevel, ...] = ("hint", "rollback", "escalate", {"stop": {"patience": 12}})
-"""Default escalation policy; a failure that continues ends the run after a bounded number of turns."""
+"""Default escalation policy; a persistent failure ends the run after a bounded number of turns."""
 
 EFFECT_TRIGGER = "effect"
 """Name of the escalation policy for suspicious calls of undeclared and destructive tools."""
 EFFECT_ESCALATION: tuple[EscalationLevel, ...] = ("reprompt", "escalate", "stop")
-"""Default escalation policy of `EFFECT_TRIGGER`; each level keeps the call from running."""
+"""Default escalation policy of `EFFECT_TRIGGER`; no level runs the call."""
 
 MALFORMED_CALL_TRIGGER = "malformed_call"
-"""Name of the escalation policy for calls of declared destructive tools that breach a JSON Schema."""
+"""Name of the escalation policy for calls of declared destructive tools that violate a JSON Schema."""
 MALFORMED_CALL_ESCALATION: tuple[EscalationLevel, ...] = ({"reprompt": {"times": 5}}, "escalate", "stop")
 """Default escalation policy of `MALFORMED_CALL_TRIGGER`; a model corrects a type more often than a value."""
 
@@ -33,7 +33,7 @@ REPEATED_CALL_ESCALATION: tuple[EscalationLevel, ...] = ("reprompt", "escalate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPolicy:
-    """Settings of a guard's recovery.
+    """Settings of the recoveries of a guard.
 
     Attributes:
         on_fail: escalation policy of all detectors that have none in ``escalations``.
@@ -45,7 +45,7 @@ class RecoveryPolicy:
         threshold: probability from which a finding triggers a recovery, in (0, 1].
         effect_threshold: probability from which a finding stops a call of an undeclared or destructive tool
             before it runs, in (0, 1].
-        max_hypotheses: number of hypotheses of a diagnosis that the planner tries.
+        max_hypotheses: maximum number of hypotheses of a diagnosis that the planner tries.
         on_guard_error: ``"fail_open"`` continues the run and ``"fail_closed"`` stops it if a part of the
             guard fails.
         redundancy: selection of turns on which candidates vote before their tools run, without a finding;
@@ -63,7 +63,12 @@ class RecoveryPolicy:
     redundancy: SelectiveRedundancy | None = None
 
     def build_planner(self) -> EscalationPlanner:
-        """Build the planner with its strategies. Raises ConfigError or UnknownPlugin if one is wrong."""
+        """Build the planner with its strategies.
+
+        Raises:
+            ConfigError: a threshold is out of its range, or a level or one of its options is wrong.
+            UnknownPlugin: no strategy has the name of a level.
+        """
         if not 0 < self.threshold <= 1:
             raise ConfigError(f"recover: threshold is {self.threshold}, expected a number in (0, 1]")
         if not 0 < self.effect_threshold <= 1:
@@ -76,13 +81,15 @@ class RecoveryPolicy:
             REPEATED_CALL_TRIGGER: REPEATED_CALL_ESCALATION,
             **self.escalations,
         }
-        own = {name: build_escalation(rungs, trigger=name) for name, rungs in levels.items()}
+        escalations = {name: build_escalation(policy, trigger=name) for name, policy in levels.items()}
         if self.redundancy is not None:
-            own[REDUNDANCY_TRIGGER] = build_escalation(
+            escalations[REDUNDANCY_TRIGGER] = build_escalation(
                 self.redundancy.list_levels(), trigger=REDUNDANCY_TRIGGER
             )
         return EscalationPlanner(
-            build_escalation(self.on_fail, trigger="all detectors"), own, max_hypotheses=self.max_hypotheses
+            build_escalation(self.on_fail, trigger="all detectors"),
+            escalations,
+            max_hypotheses=self.max_hypotheses,
         )
 
 
@@ -92,17 +99,18 @@ def build_escalation(
     """Build the strategies of an escalation policy.
 
     Args:
-        levels: one level, or several, the mildest first.
+        levels: one level, or several, the mildest first. A level is the name of a strategy, or a mapping of
+            one name to its options.
         trigger: name of the detector, for error messages.
 
     Raises:
         ConfigError: a level is neither a name nor a name with options, or an option is wrong.
         UnknownPlugin: no strategy has that name.
     """
-    several = [levels] if isinstance(levels, str | Mapping) else list(levels)
-    if not several:
+    items = [levels] if isinstance(levels, str | Mapping) else list(levels)
+    if not items:
         raise ConfigError(f"on_fail of {trigger}: name at least one strategy")
-    return tuple(_build_strategy(rung, trigger) for rung in several)
+    return tuple(_build_strategy(level, trigger) for level in items)
 
 
 def _build_strategy(level: object, trigger: str) -> RecoveryStrategy:
@@ -113,7 +121,9 @@ def _build_strategy(level: object, trigger: str) -> RecoveryStrategy:
     except AgentGuardError:
         raise
     except Exception as error:  # the factory of a plug-in may raise anything for unexpected options
-        raise ConfigError(f"on_fail of {trigger}: {name!r} cannot be made: {type(error).__name__}") from error
+        raise ConfigError(
+            f"on_fail of {trigger}: building {name!r} failed: {type(error).__name__}"
+        ) from error
 
 
 def _parse_level(level: object, trigger: str) -> tuple[str, dict[str, Any]]:
@@ -123,4 +133,6 @@ def _parse_level(level: object, trigger: str) -> tuple[str, dict[str, Any]]:
         name, options = next(iter(level.items()))
         if isinstance(name, str) and (options is None or isinstance(options, Mapping)):
             return name, {str(key): value for key, value in (options or {}).items()}
-    raise ConfigError(f"on_fail of {trigger}: expected the name of a strategy, or one name with its options")
+    raise ConfigError(
+        f"on_fail of {trigger}: expected the name of a strategy, or a mapping of one name to its options"
+    )

@@ -38,7 +38,7 @@ OUTCOME_LABELS = {
 
 
 def to_recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
-    """Convert a recovery to a row; a second write with the outcome replaces the first row."""
+    """Return the row of a recovery; the row with the outcome replaces the first row of the recovery."""
     plan = recovery.plan
     return RecoveryRow(
         id=compute_digest(recovery.run, str(recovery.id))[:32],
@@ -54,16 +54,18 @@ def to_recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
 
 
 def encode_recovery(recovery: Recovery) -> dict[str, Any]:
-    """Encode a recovery as JSON data; each action has its tag under ``action``."""
+    """Return a recovery as JSON data; the key ``action`` of each action has its tag."""
     data = to_json_data(recovery)
     for action, made in zip(data["plan"]["actions"], recovery.plan.actions, strict=True):
         action["action"] = _ACTION_TAGS[type(made)]
+        if isinstance(made, Sample):
+            action[_INSTRUCTIONS_KEY] = action.pop("instructions")
     data["plan"]["tier"] = recovery.plan.tier.name.lower()
     return data
 
 
 def decode_recovery(data: Mapping[str, Any]) -> Recovery:
-    """Decode the data of `encode_recovery`. Raises FormatError, which names the wrong field."""
+    """Return the recovery of the data of `encode_recovery`. Raises FormatError that names the wrong field."""
     from pydantic import ValidationError
 
     try:
@@ -78,14 +80,16 @@ def decode_recovery(data: Mapping[str, Any]) -> Recovery:
         field = ".".join(str(part) for part in first["loc"])
         raise FormatError(first["msg"], field=f"recovery.{field}") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"no plan ({type(error).__name__})", field="recovery.plan") from None
+        raise FormatError(f"the plan is not valid ({type(error).__name__})", field="recovery.plan") from None
 
 
 def _decode_action(data: Mapping[str, Any]) -> Any:
-    return _build_adapter(_ACTION_TYPES[data["action"]]).validate_python(data)
+    fields = {"instructions" if key == _INSTRUCTIONS_KEY else key: value for key, value in data.items()}
+    return _build_adapter(_ACTION_TYPES[data["action"]]).validate_python(fields)
 
 
-# Stored plans contain these tags: a class may be renamed, its tag may not.
+# Stored plans contain this key and these tags: a field or a class may be renamed, its key or tag may not.
+_INSTRUCTIONS_KEY = "tells"
 _ACTION_TYPES: dict[str, type] = {
     "Tell": SendMessage,
     "Reject": Reject,

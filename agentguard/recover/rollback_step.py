@@ -1,10 +1,10 @@
 """Selection of the step to which a rollback returns.
 
-The root cause is uncertain. A short rollback is cheap and keeps correct work, but one that is too short does
-not help. The horizon is the minimum length of a rollback; it triples after each ineffective rollback. A
-search whose range grows by a constant factor costs at most a constant multiple of going directly to an
-unknown position (Bentley and Yao, "An almost optimal algorithm for unbounded searching", 1976). The
-localizer's hypotheses select the step within the horizon.
+The root cause is uncertain. A short rollback is cheap and keeps correct work, but may keep the error, too.
+The *horizon* is the minimum length of a rollback. It triples after each ineffective rollback. A search whose
+range grows by a constant factor costs at most a constant multiple of the distance to an unknown position
+(Bentley and Yao, "An almost optimal algorithm for unbounded searching", 1976). The localizer's hypotheses
+select the step beyond the horizon.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from agentguard.trajectory.model import Source, Step
 
 GROWTH_FACTOR = 3
 MIN_HORIZON = 3
-"""Length of the first rollback after a refused end, for which the step of the failure is unknown."""
+"""Length of the first rollback after a refused end of the run: no finding names the step of the failure."""
 CERTAIN_PROBABILITY = 0.5
-"""Probability from which a localized step is selected even beyond the next horizon."""
+"""Probability from which the step of a hypothesis is selected even beyond the next horizon."""
 
 REWIND_TIERS = frozenset(
     {RecoveryTier.TRUNCATE, RecoveryTier.FORK, RecoveryTier.COMPENSATE, RecoveryTier.RESTART}

@@ -1,4 +1,4 @@
-"""Conversion of values to types that a JSON Schema permits (draft 2020-12: types, enums, branches)."""
+"""Conversion of values to types that a JSON Schema permits (type, enum, const, anyOf, oneOf)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _NUMBER = re.compile(r"[+-]?(?:\d{1,15}(?:\.\d{1,15})?|\.\d{1,15})(?:[eE][+-]?\d
 _BOOLEANS = {"true": True, "false": False}
 
 
-def coercions(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> list[Any]:
+def list_readings(
+    value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0
+) -> list[Any]:
     """Return the readings of ``value`` under a schema: the value itself if permitted, or its conversions.
 
     Args:
         value: a JSON value.
         schema: schema of the value; references are resolved in ``root``.
         root: the whole schema.
-        depth: depth of nesting; values below the sixth level are not converted.
+        depth: depth of nesting; values deeper than the sixth level are not converted.
 
     Returns:
         An empty list if the value cannot be converted, one reading if it is unambiguous, otherwise several.
@@ -47,14 +49,14 @@ def coercions(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], de
 
 
 def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments with the types of a tool's schema; values with several readings stay."""
-    readings = coercions(arguments, schema, schema)
+    """Return the arguments converted to the types of a tool's schema; ambiguous values remain unchanged."""
+    readings = list_readings(arguments, schema, schema)
     is_single = len(readings) == 1 and isinstance(readings[0], Mapping)
     return readings[0] if is_single else arguments
 
 
 def resolve_reference(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Resolve local references of a schema; return an empty schema if one is broken or circular."""
+    """Resolve the local references of a schema; return an empty schema if one is broken or circular."""
     for _ in range(_MAX_DEPTH):
         target = schema.get("$ref") if isinstance(schema, Mapping) else None
         if target is None:
@@ -68,7 +70,7 @@ def resolve_reference(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Map
 
 
 def _coerce_branches(value: Any, branches: list[Any], root: Mapping[str, Any], depth: int) -> list[Any]:
-    each = [coercions(value, branch, root, depth + 1) for branch in branches]
+    each = [list_readings(value, branch, root, depth + 1) for branch in branches]
     if any(_is_same_json(one, value) for found in each for one in found):
         return [value]
     return _deduplicate([one for found in each for one in found])
@@ -91,14 +93,14 @@ def _coerce_nested(value: Any, rule: Mapping[str, Any], root: Mapping[str, Any],
     if isinstance(value, Mapping):
         properties = rule.get("properties") or {}
         return {
-            name: _get_single(coercions(item, properties[name], root, depth + 1), item)
+            name: _get_single(list_readings(item, properties[name], root, depth + 1), item)
             if name in properties
             else item
             for name, item in value.items()
         }
     items = rule.get("items")
     if isinstance(value, list) and isinstance(items, Mapping):
-        return [_get_single(coercions(item, items, root, depth + 1), item) for item in value]
+        return [_get_single(list_readings(item, items, root, depth + 1), item) for item in value]
     return value
 
 
@@ -123,7 +125,7 @@ def _has_type(value: Any, kind: str) -> bool:
 
 
 def _convert(value: Any, kind: str) -> Any:
-    """Convert the value to another type; return None if that is not possible."""
+    """Return the value converted to another type; None if that is not possible."""
     if kind == "string":
         written = isinstance(value, int | float) and not isinstance(value, bool)
         return canonicalize_json(value) if written else None
@@ -158,6 +160,3 @@ def _is_same_json(a: Any, b: Any) -> bool:
 
 def _deduplicate(values: list[Any]) -> list[Any]:
     return list({f"{type(one).__name__} {canonicalize_json(one)}": one for one in values}.values())
-
-
-__all__ = ["coerce_arguments", "coercions", "resolve_reference"]

@@ -1,8 +1,8 @@
-"""Selective redundancy: candidates vote only on the turns where an error would cost most.
+"""Selective redundancy: candidates vote only on the turns in which an error costs most.
 
-Several candidates for each turn would multiply the cost of a run. Most turns only read, and their errors show
-soon. So by default candidates vote only on turns whose calls have effects. The policy may add uncertain
-turns: those with a finding that is probable, but below the threshold of a recovery.
+Several candidates for each turn would multiply the cost of a run. Most turns only read, and a later step
+shows their errors. So by default candidates vote only on turns whose calls have effects. The policy may add
+uncertain turns: those with a probable finding below the threshold of a recovery.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class SelectiveRedundancy:
     """Selection of the turns on which candidates vote, and the strategy of the vote.
 
     Attributes:
-        effects: effect classes of calls that start a vote; an undeclared tool is destructive.
+        effects: effect classes of calls that start a vote; an undeclared tool counts as destructive.
         uncertainty_threshold: probability of a finding on the turn, or on the turn before it, from which
             candidates vote although it is below the policy's threshold; None disables this criterion.
-        ask_localizer: also use the localizer's probability that the run fails as uncertainty. That costs
-            milliseconds per turn.
-        candidates, quorum: number of candidates, and how many must agree; see ``vote``.
+        ask_localizer: True to use the localizer's probability of a failure, too, as uncertainty of a turn. It
+            takes milliseconds per turn.
+        candidates, quorum: number of candidates, and number of those that must agree; see ``vote``.
         models: other models that vote; see ``n_version``.
         strategy: another strategy that requests candidates, as an escalation level, for example
             ``{"recovery_block": {"models": ["large"]}}``; it replaces candidates, quorum and models.
@@ -59,21 +59,23 @@ class SelectiveRedundancy:
         unknown = set(self.effects) - set(EffectClass)
         if unknown:
             known = ", ".join(EffectClass)
-            raise ConfigError(f"protect: effects has {', '.join(sorted(unknown))}, expected {known}")
+            raise ConfigError(f"redundancy: effects has {', '.join(sorted(unknown))}, expected {known}")
         if self.uncertainty_threshold is not None and not 0 < self.uncertainty_threshold < 1:
-            raise ConfigError(f"protect: doubt is {self.uncertainty_threshold}, expected a number in (0, 1)")
+            raise ConfigError(
+                f"redundancy: uncertainty_threshold is {self.uncertainty_threshold}, expected (0, 1)"
+            )
         if not self.effects and self.uncertainty_threshold is None:
-            raise ConfigError("protect: name effects or a doubt, otherwise nothing is protected")
+            raise ConfigError("redundancy: no turn is selected; set effects or uncertainty_threshold")
         if self.ask_localizer and self.uncertainty_threshold is None:
-            raise ConfigError("protect: the judge needs a doubt, the probability from which it counts")
+            raise ConfigError("redundancy: ask_localizer needs uncertainty_threshold")
 
     def list_levels(self) -> tuple[EscalationLevel, ...]:
         """Return the escalation policy: the strategy of the vote, then the levels of ``on_fail``."""
-        several = [self.on_fail] if isinstance(self.on_fail, str | Mapping) else list(self.on_fail)
-        return (self._build_sampling_level(), *several)
+        levels = [self.on_fail] if isinstance(self.on_fail, str | Mapping) else list(self.on_fail)
+        return (self._build_sampling_level(), *levels)
 
     def explain(self, turn: Step, ledger: EffectLedger, uncertainty: float) -> str | None:
-        """Return why candidates vote on a turn, as a sentence; None if they do not.
+        """Return the reason for a vote on a turn as a sentence; None if there is no vote.
 
         Args:
             turn: turn whose tools have not run.
@@ -83,9 +85,9 @@ class SelectiveRedundancy:
         for call in turn.tool_calls:
             effect = ledger.get_tool_effect(call.name).effect
             if effect in self.effects:
-                return f"A call of {call.name} is {effect.value}, which is protected."
+                return f"{call.name} has the effect {effect.value!r}, so its calls are put to a vote."
         if self.uncertainty_threshold is not None and uncertainty >= self.uncertainty_threshold:
-            return f"The turn is in doubt (p={uncertainty:.2f})."
+            return f"The turn is uncertain (probability of an error {uncertainty:.2f})."
         return None
 
     def _build_sampling_level(self) -> EscalationLevel:

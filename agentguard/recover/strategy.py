@@ -1,4 +1,4 @@
-"""Interface of recovery strategies, their context and registry, a base class, and an adapter for plug-ins.
+"""Interface of recovery strategies: their context and registry, a base class, and an adapter for plug-ins.
 
 A strategy does not call a framework. It reads a `RecoveryContext` and returns a `RecoveryPlan`, whose actions
 the integration applies.
@@ -20,8 +20,11 @@ from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.trajectory.model import Trajectory
 
 RepairFunction = Callable[[Trajectory, Hypothesis], tuple[str, str] | None]
-"""Custom repair: receives the run, whose last step may be uncommitted, and the hypothesis; returns a field of
-the hypothesis's step and its new text, or None. `Repair` lists the fields."""
+"""Repair function of the user: its arguments are the run and the hypothesis.
+
+The last step of the run may be uncommitted. The function returns a field of the hypothesis's step and the new
+text, or None. `Repair` lists the fields.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +37,9 @@ class RecoveryContext:
         capabilities: abilities of the integration.
         account: budget account of the run.
         ledger: effects of the tools.
-        hypothesis_rank: rank of the hypothesis to act on, from 0.
+        hypothesis_rank: rank of the hypothesis to correct, from 0.
         past_recoveries: recoveries of this run, the earliest first.
-        is_committed: False while the tool calls of the last step have not run; that step can be rejected.
+        is_committed: False if the tool calls of the last step have not run, so that it can be rejected.
         repair_function: the user's repair function, if any.
         restorable_steps: steps before which a state was saved that a fork can restore, the earliest first;
             None if every step has one.
@@ -54,14 +57,14 @@ class RecoveryContext:
     restorable_steps: tuple[int, ...] | None = None
 
     def find_restorable_step(self, step: int) -> int | None:
-        """Return the nearest step at or before ``step`` to which a fork can restore the state."""
+        """Return the nearest step at or before ``step`` whose state a fork can restore, if there is one."""
         if self.restorable_steps is None:
             return step
         return max((one for one in self.restorable_steps if one <= step), default=None)
 
     @property
     def hypothesis(self) -> Hypothesis:
-        """The hypothesis to act on."""
+        """Hypothesis to correct."""
         return self.diagnosis.hypotheses[self.hypothesis_rank]
 
     @property
@@ -75,7 +78,7 @@ class SimpleStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """Name under which the strategy is registered, and that escalation policies use."""
+        """Name of the strategy in the registry and in escalation policies."""
         ...
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
@@ -88,7 +91,7 @@ class RecoveryStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """Name under which the strategy is registered, and that escalation policies use."""
+        """Name of the strategy in the registry and in escalation policies."""
         ...
 
     @property
@@ -101,17 +104,17 @@ class RecoveryStrategy(Protocol):
 
     @property
     def max_attempts(self) -> int:
-        """Number of times that the planner selects the same plan without success; 1 by default."""
+        """Maximum number of times that the planner selects the same plan without success; 1 by default."""
         ...
 
     @property
     def sample(self) -> Sample | None:
-        """Candidates that the plans request; None, the default, if they request none."""
+        """Candidates that the plans request; None, the default, if the plans request none."""
         ...
 
     @property
     def repairs_calls(self) -> bool:
-        """True if candidates of a vote are repaired before they are compared; False by default."""
+        """True if the candidates of a vote are repaired before the comparison; False by default."""
         ...
 
     @property
@@ -157,7 +160,7 @@ _REGISTRY = _build_registry()
 
 
 class BaseStrategy:
-    """Base of the built-in strategies; a plug-in need not derive from it.
+    """Base class of the built-in strategies; optional for plug-ins.
 
     A subclass defines ``name`` and overrides `plan`. The other members are described in `RecoveryStrategy`.
     """
@@ -181,10 +184,9 @@ class BaseStrategy:
 
 
 class StrategyAdapter:
-    """Complete strategy around a plug-in that has at least ``name`` and ``plan``.
+    """Complete strategy around a `SimpleStrategy`; it keeps those optional members that the plug-in has.
 
-    The defaults are those of `BaseStrategy`. A plug-in that has one of the optional members of
-    `RecoveryStrategy` keeps it.
+    The defaults of the other members are those of `BaseStrategy`.
     """
 
     def __init__(self, strategy: SimpleStrategy) -> None:

@@ -1,4 +1,4 @@
-"""Declared effects of tools, and the identity of effects."""
+"""Declared effects of tools, classification of attempted calls, and keys of effects."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class EffectClass(StrEnum):
     READ = "read"
     """Changes nothing: the call may be repeated or discarded."""
     WRITE = "write"
-    """Adds data: the call must not be repeated; ``undo`` may undo it."""
+    """Adds data: the call must not be repeated, and ``undo`` may undo it."""
     DESTRUCTIVE = "destructive"
     """May change or destroy data: the call must not be repeated, and ``undo`` may not restore everything."""
 
 
 Undo = Callable[..., Any]
-"""Undo function; receives the arguments of the call as keywords, and ``result=`` if it accepts that."""
+"""Undo function. Its keyword arguments are those of the call, and ``result`` if it has that parameter."""
 
 Reconcile = Callable[..., Any]
-"""Reconcile function of a call with unknown outcome; receives the arguments of the call as keywords.
+"""Reconcile function of a call with unknown outcome. Its keyword arguments are those of the call.
 
 It returns the result if the call took effect, and None if it did not. After an exception the outcome stays
 unknown.
@@ -47,7 +47,7 @@ class ToolEffect:
         repeatable: whether equal calls in one run are intended, each with its own effect.
         undo: function that undoes a call, if there is one.
         key: names of the arguments that identify an effect; empty means all arguments.
-        reconcile: function that finds out whether a call with unknown outcome took effect, if there is one.
+        reconcile: function that determines whether a call with unknown outcome took effect, if there is one.
         timeout_s: seconds after which the guard interrupts a call; None for the guard's default.
     """
 
@@ -65,7 +65,7 @@ UNKNOWN_TOOL_EFFECT = ToolEffect(effect=EffectClass.DESTRUCTIVE)
 
 
 def from_annotations(annotations: Mapping[str, Any]) -> ToolEffect:
-    """Read the annotations of an MCP tool (Model Context Protocol, revision 2025-06-18, ``ToolAnnotations``).
+    """Return the effect of the annotations of an MCP tool (revision 2025-06-18, ``ToolAnnotations``).
 
     A missing hint has the protocol's default: not read-only, destructive, not idempotent. The hints are
     claims of the server; a declaration of the user takes precedence.
@@ -85,7 +85,7 @@ def from_annotations(annotations: Mapping[str, Any]) -> ToolEffect:
 def read_stated_effect(annotations: Any) -> ToolEffect | None:
     """Return the effect that the annotations of an MCP tool state; None if they state none.
 
-    The protocol's defaults call each tool destructive, so a missing hint declares nothing.
+    By the defaults of the protocol each tool is destructive, so a missing hint states no effect.
     """
     if not isinstance(annotations, Mapping):
         return None
@@ -111,8 +111,8 @@ def classify_attempt(lower_text: str, *, has_failed: bool | None, runs_once: boo
     """Classify the result or the error text of a call.
 
     - After a timeout or a lost connection, the outcome is unknown.
-    - If the tool must not run twice, the outcome is also unknown after a server error, or after an exception
-      that may occur after the tool has acted. Neither applies if the text shows a refusal of the call.
+    - If the call must not run twice, the outcome is also unknown after a server error, or after an exception
+      that may occur after the tool has acted. A text that states a refusal of the call is an exception.
     - After all other errors, the call had no effect.
 
     Args:
@@ -158,7 +158,7 @@ _REFUSAL_REASONS = frozenset(
         ResultReason.TEST_FAILURE,
     }
 )
-"""Reasons for which the agent may call again: a refusal, or a command that ended and reported its result."""
+"""Reasons after which the call may be repeated: a refusal, or a command that ended with a result."""
 
 _REFUSAL_PATTERN = re.compile(
     r"invalid|validation|not[ _]?found|no such|(?:does|do|did|is|are|was|were|has|have)(?: not|n['\u2019]t)\b"
@@ -167,7 +167,7 @@ _REFUSAL_PATTERN = re.compile(
     r"|refused|reject|declin|insufficient|duplicate|conflict|exceed|limit|quota|too (?:many|long|large|big)"
     r"|busy|unavailable|overloaded|try again|retry|\b(?:4\d\d|503)\b"
 )
-"""Words of an error that the tool reports before it acts."""
+"""Words of an error that a tool reports before it acts."""
 
 _BREAKDOWN_PATTERN = re.compile(
     r"\b50[02]\b|internal (?:server )?error|server error|bad gateway"
@@ -175,13 +175,13 @@ _BREAKDOWN_PATTERN = re.compile(
     r"|unboundlocal|zerodivision|overflow|unicodedecode|jsondecode|http|connect|connection|protocol|transport"
     r"|network|stream|read|write|ssl|api|database|operational|internalserver)error)\b"
 )
-"""Server errors, and exceptions that break a tool off at any point of its work."""
+"""Server errors, and exceptions that may occur at any point of a tool's work."""
 
 
 def compute_effect_key(tool: str, arguments: Mapping[str, Any], key_arguments: tuple[str, ...] = ()) -> str:
     """Return the hexadecimal SHA-256 of a tool and its canonical arguments.
 
-    Keys are sorted and ``1.0`` becomes ``1``, so that a model may write the same call in different ways.
+    Keys are sorted and ``1.0`` becomes ``1``, so that different texts of the same call have one key.
     ``key_arguments`` names the arguments to include (by default all); a missing one counts as null.
     """
     chosen = {name: arguments.get(name) for name in key_arguments} if key_arguments else arguments

@@ -1,4 +1,4 @@
-"""Votes: selection of the candidate of one turn on which enough candidates agree.
+"""Tally of a vote: selection of the candidate of one turn on which enough candidates agree.
 
 N-modular redundancy with a majority voter (J. von Neumann, "Probabilistic logics and the synthesis of
 reliable organisms from unreliable components", 1956; R. E. Lyons and W. Vanderkulk, "The use of
@@ -8,7 +8,6 @@ each with only as many as may decide the vote (A. Bondavalli, F. Di Giandomenico
 flexible scheme for software fault tolerance", Computer Systems Science and Engineering 8(4), 1993).
 
 With a quorum of one, a vote is the acceptance test of a recovery block: the first acceptable candidate wins.
-All functions are pure.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ class VoteCandidate:
 
     Attributes:
         turn: turn of the candidate; None if the model request failed.
-        rejection_reason: why the candidate has no vote, for example a finding; empty if it has one.
+        rejection_reason: reason for which the candidate has no vote, for example a finding; empty if it has a
+            vote.
     """
 
     turn: Step | None
@@ -45,7 +45,7 @@ class VoteTally:
         additional_candidates: number of candidates to request next; 0 when the vote is over.
         votes: size of the largest group of equal candidates.
         leader: index of the first candidate of that group; None if no candidate has a vote.
-        reason: explanation as a sentence for a person.
+        reason: explanation as a clause for a person.
     """
 
     winner: int | None
@@ -72,17 +72,17 @@ def to_ballot(turn: Step, ignored_arguments: Sequence[str] = ()) -> str:
 
 
 def count_votes(candidates: Sequence[VoteCandidate], sample: Sample) -> VoteTally:
-    """Count the votes.
+    """Return the tally of a vote.
 
     Args:
         candidates: candidates so far, in the order of the requests; at least one.
         sample: maximum number of candidates, and the quorum.
     """
-    places = _map_ballots(candidates, sample)
-    groups = Counter(places.values())
+    ballots = _map_ballots(candidates, sample)
+    groups = Counter(ballots.values())
     most = max(groups.values(), default=0)
-    leader = next((place for place, vote in places.items() if groups[vote] == most), None)
-    left = sample.n - len(candidates)
+    leader = next((index for index, ballot in ballots.items() if groups[ballot] == most), None)
+    remaining = sample.n - len(candidates)
     if most >= sample.quorum:
         return VoteTally(
             winner=leader,
@@ -91,7 +91,7 @@ def count_votes(candidates: Sequence[VoteCandidate], sample: Sample) -> VoteTall
             leader=leader,
             reason=_format_success(candidates, most, sample, leader),
         )
-    if most + left < sample.quorum:
+    if most + remaining < sample.quorum:
         return VoteTally(
             winner=None,
             additional_candidates=0,
@@ -99,17 +99,21 @@ def count_votes(candidates: Sequence[VoteCandidate], sample: Sample) -> VoteTall
             leader=leader,
             reason=_format_failure(candidates, most, sample),
         )
-    ask = min(left, sample.quorum - most) if sample.staged else left
-    return VoteTally(winner=None, additional_candidates=ask, votes=most, leader=leader, reason="undecided")
+    next_count = min(remaining, sample.quorum - most) if sample.staged else remaining
+    return VoteTally(
+        winner=None, additional_candidates=next_count, votes=most, leader=leader, reason="undecided"
+    )
 
 
 def _map_ballots(candidates: Sequence[VoteCandidate], sample: Sample) -> dict[int, str]:
     """Return the ballot of each candidate that has a vote, by its index."""
-    made = {}
-    for place, one in enumerate(candidates):
-        if one.turn is not None and not one.rejection_reason and (vote := to_ballot(one.turn, sample.ignore)):
-            made[place] = vote if sample.quorum > 1 else str(place)  # no agreement is needed
-    return made
+    ballots = {}
+    for index, one in enumerate(candidates):
+        if one.turn is None or one.rejection_reason:
+            continue
+        if ballot := to_ballot(one.turn, sample.ignore):
+            ballots[index] = ballot if sample.quorum > 1 else str(index)  # with quorum 1, each is a group
+    return ballots
 
 
 def _to_call_ballot(call: ToolCall, ignored_arguments: frozenset[str]) -> str:
@@ -128,8 +132,8 @@ def _format_success(
 
 
 def _format_failure(candidates: Sequence[VoteCandidate], votes: int, sample: Sample) -> str:
-    unfit = sum(bool(one.rejection_reason) or one.turn is None for one in candidates)
-    said = f"; {unfit} had no vote" if unfit else ""
+    rejected = sum(bool(one.rejection_reason) or one.turn is None for one in candidates)
+    suffix = f"; {rejected} had no vote" if rejected else ""
     if sample.quorum == 1:
         return f"none of {len(candidates)} candidates was accepted"
-    return f"no more than {votes} of {len(candidates)} candidates agree, {sample.quorum} were needed{said}"
+    return f"no more than {votes} of {len(candidates)} candidates agree, {sample.quorum} were needed{suffix}"

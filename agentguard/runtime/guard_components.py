@@ -20,8 +20,11 @@ from agentguard.judge.response_safety import (
 )
 from agentguard.localize.base import Localizer, SimpleLocalizer, adapt_localizer, get_localizer_registry
 from agentguard.localize.serialization import build_diagnosis_rows
-from agentguard.recover.acceptance.adapter import AcceptanceFunctionAdapter
-from agentguard.recover.acceptance.base import AcceptanceEvaluator, AcceptanceFunction
+from agentguard.recover.acceptance.base import (
+    AcceptanceEvaluator,
+    AcceptanceFunction,
+    AcceptanceFunctionAdapter,
+)
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.recovery_rows import to_recovery_row
 from agentguard.recover.strategy import RepairFunction

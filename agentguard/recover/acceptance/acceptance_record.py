@@ -1,7 +1,8 @@
 """Record of acceptance tests as rows of a store: input, output, results of the rules, and attempt.
 
 The input of an entry is a list of chat messages. It omits the guard's messages and the earlier refused
-outputs. So all attempts at a request have the same input, and an accepted and a refused attempt form a pair.
+outputs. So all attempts at a request have the same input. An accepted and a refused attempt form a preference
+pair.
 `agentguard convert --to sft` and ``--to preference`` read the record.
 """
 
@@ -23,7 +24,7 @@ _GUARD_MARKER: Final = "\n\n[guard]"
 
 
 class AcceptanceRows(Protocol):
-    """Storage of the record, for example `agentguard.store.Store`."""
+    """Storage of acceptance rows, for example `agentguard.store.Store`."""
 
     def write(self, *rows: Row) -> Any:
         """Write rows without waiting."""
@@ -52,7 +53,7 @@ class AcceptanceRecord:
         return self.acceptance_test.may_block
 
     def __call__(self, run: Trajectory) -> bool | str:
-        """Return True, or the reason why the run's output is refused."""
+        """Return True, or the reasons of the refusal of the run's output."""
         verdict = self.acceptance_test.evaluate_run(run)
         row = to_acceptance_row(verdict, run, attempt=self._count_attempt(run.id), tenant=self._tenant)
         self._rows.write(row)
@@ -97,7 +98,7 @@ def to_acceptance_row(
 def build_input_messages(run: Trajectory, output: str) -> list[dict[str, Any]]:
     """Return the chat messages before an output, without refused outputs and the guard's messages.
 
-    If the run has no user message, add its task as one.
+    If the run has no user message, its task becomes one.
     """
     steps = [_strip_guard_additions(step, run.task) for step in _select_preceding_steps(run.steps, output)]
     messages = build_chat_messages(replace(run, steps=tuple(steps), branches=()))

@@ -1,7 +1,7 @@
 """Acceptance tests from declared rules, with a record of their verdicts.
 
-In an acceptance-test loop (Wang, IFIP WG 10.4, 2024), an output that the test refuses is generated again with
-another input. The delivered output is then as good as the test. `AcceptanceTest` is such a test for
+In an acceptance-test loop (Wang, IFIP WG 10.4, 2024), the agent generates a refused output again from another
+input. So the delivered output is as good as the test. `AcceptanceTest` is such a test for
 `Guard(accept=...)`. It applies rules to the last text of a run; the rules in this example need no model::
 
     accept = AcceptanceTest(
@@ -21,31 +21,16 @@ from functools import partial
 from typing import Any
 
 from agentguard.errors import ConfigError, describe_error
-from agentguard.recover.acceptance.adapter import adapt_rule
-from agentguard.recover.acceptance.base import AcceptanceRule, SimpleRule
-from agentguard.recover.acceptance.call_rule import ToolCallRule
+from agentguard.recover.acceptance.base import AcceptanceRule, SimpleRule, adapt_rule
 from agentguard.recover.acceptance.rules import (
-    FunctionRule,
     NumberRule,
     PatternRule,
     SchemaRule,
     TaskValueRule,
     TextRule,
+    ToolCallRule,
 )
 from agentguard.trajectory.model import Source, Trajectory
-
-__all__ = [
-    "AcceptanceTest",
-    "AcceptanceVerdict",
-    "FunctionRule",
-    "NumberRule",
-    "PatternRule",
-    "RuleCheck",
-    "SchemaRule",
-    "TaskValueRule",
-    "TextRule",
-    "ToolCallRule",
-]
 
 MAX_VERDICTS = 1000
 """Number of latest verdicts that an acceptance test keeps by default."""
@@ -58,8 +43,8 @@ class RuleCheck:
     Attributes:
         rule: name of the rule.
         passed: whether the output satisfies the rule.
-        reason: why the rule refuses the output.
-        error: name of the exception that the rule raised, with the message if it is agentguard's own; the
+        reason: reason of the refusal as a sentence for the agent; empty if the output passed.
+        error: name of the exception that the rule raised, with the message of an `AgentGuardError`. The
             output is then refused.
     """
 
@@ -105,7 +90,7 @@ class AcceptanceTest:
     """Acceptance test of several rules; call it with a run, or pass it to a guard as ``accept``.
 
     Args:
-        rules: rules that an output must satisfy, all of them.
+        rules: rules that an output must satisfy.
         extract_output: function that returns the output of a run; by default `get_last_agent_text`.
         observers: callbacks for verdicts, for example to write them to a file.
         max_verdicts: number of latest verdicts to keep.
@@ -123,14 +108,12 @@ class AcceptanceTest:
     ) -> None:
         names = [rule.name for rule in rules]
         if not rules or len(set(names)) < len(names):
-            raise ConfigError("acceptance: give at least one rule, each with a unique name")
+            raise ConfigError("acceptance: expected at least one rule, each with a unique name")
         if max_verdicts < 1:
-            raise ConfigError(f"acceptance: keep is {max_verdicts}, expected 1 or more")
-        self.rules, self._extract_output, self._observers = (
-            tuple(map(adapt_rule, rules)),
-            extract_output or get_last_agent_text,
-            tuple(observers),
-        )
+            raise ConfigError(f"acceptance: max_verdicts is {max_verdicts}, expected 1 or more")
+        self.rules = tuple(map(adapt_rule, rules))
+        self._extract_output = extract_output or get_last_agent_text
+        self._observers = tuple(observers)
         self._verdicts: deque[AcceptanceVerdict] = deque(maxlen=max_verdicts)
 
     @classmethod
@@ -151,7 +134,7 @@ class AcceptanceTest:
         return tuple(self._verdicts)
 
     def __call__(self, run: Trajectory) -> bool | str:
-        """Return True, or the reason why the run's output is refused."""
+        """Return True, or the reasons of the refusal of the run's output."""
         verdict = self.evaluate_run(run)
         return True if verdict.accepted else verdict.reason
 
@@ -181,7 +164,7 @@ class AcceptanceTest:
         return AcceptanceVerdict(run=run.id, task=run.task, output=output, checks=checks)
 
     def close(self) -> None:
-        """Close the judges of the rules; a later question opens them again."""
+        """Close the rules, for example their judges; a later question opens a judge again."""
         for rule in self.rules:
             rule.close()
 
@@ -220,7 +203,7 @@ _RULE_TYPES: Mapping[str, Callable[..., AcceptanceRule]] = {
 def _build_rule(rule_index: int, rule: Mapping[str, Any]) -> AcceptanceRule:
     kind = next((name for name in rule if name in _RULE_TYPES), None)
     if kind is None:
-        raise ConfigError(f"acceptance rule {rule_index}: name one of {', '.join(_RULE_TYPES)}")
+        raise ConfigError(f"acceptance rule {rule_index}: expected one of the keys {', '.join(_RULE_TYPES)}")
     options = {str(name): value for name, value in rule.items() if name != kind}
     try:
         return _RULE_TYPES[kind](rule[kind], **options)

@@ -1,4 +1,4 @@
-"""Sources that an answer must be supported by: tool results of the run, and text files."""
+"""Sources that must support an answer: tool results of the run, and text files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Passage:
 
 
 class AnswerSources:
-    """Sources of an acceptance question.
+    """Sources for an acceptance question: paragraphs of tool results and of text files.
 
     Args:
         tools: tools whose results are sources.
@@ -45,7 +45,7 @@ class AnswerSources:
     def select_passages(self, output: str, run: Trajectory) -> tuple[str, ...]:
         """Return the passages that share the most words with an output, in source order.
 
-        At most 12,000 characters are returned. A rare word counts more than a frequent one.
+        The result has at most 12,000 characters. A rare word counts more than a frequent one.
         """
         passages = [*self._passages, *self._iter_tool_passages(run)]
         words = [set(_WORD.findall(passage.text.casefold())) for passage in passages]

@@ -1,4 +1,4 @@
-"""Interfaces of acceptance tests and of their rules."""
+"""Interfaces of acceptance tests and their rules, the base class of rules, and adapters for user code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from agentguard.trajectory.model import Trajectory
 
 ACCEPTANCE_TRIGGER: Final = "acceptance"
-"""Trigger name of a refusal by the acceptance test; an escalation policy may be configured under it."""
+"""Trigger name of a refusal by the acceptance test, and name of its escalation policy."""
 
 AcceptanceFunction = Callable[[Trajectory], bool | str]
 """Acceptance test: True accepts the run, False or a reason refuses it."""
@@ -19,7 +19,7 @@ class AcceptanceEvaluator(Protocol):
 
     @property
     def may_block(self) -> bool:
-        """True if a call may wait, for example for a judge; a thread then evaluates the end of the run."""
+        """True if a call may block, for example on a judge; a session then ends in a thread."""
         ...
 
     def __call__(self, run: Trajectory) -> bool | str:
@@ -28,7 +28,7 @@ class AcceptanceEvaluator(Protocol):
 
 
 class SimpleRule(Protocol):
-    """Minimal rule; `agentguard.recover.acceptance.adapter` completes it to an `AcceptanceRule`."""
+    """Minimal rule; `adapt_rule` completes it to an `AcceptanceRule`."""
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class SimpleRule(Protocol):
         ...
 
     def find_violation(self, output: str, run: Trajectory) -> str:
-        """Return the reason for a refusal, for the agent to read; empty if the output is accepted."""
+        """Return the reason of a refusal as a sentence for the agent; empty if the output is accepted."""
         ...
 
 
@@ -49,16 +49,16 @@ class AcceptanceRule(Protocol):
         ...
 
     def find_violation(self, output: str, run: Trajectory) -> str:
-        """Return the reason for a refusal, for the agent to read; empty if the output is accepted."""
+        """Return the reason of a refusal as a sentence for the agent; empty if the output is accepted."""
         ...
 
     @property
     def may_block(self) -> bool:
-        """True if `find_violation` may wait, for example for a judge; False by default."""
+        """True if `find_violation` may block, for example on a judge; False by default."""
         ...
 
     def close(self) -> None:
-        """Close connections, for example to a judge; a rule without one does nothing."""
+        """Close the connections of the rule, for example to a judge; the default does nothing."""
         ...
 
 
@@ -68,4 +68,41 @@ class BaseRule:
     may_block: bool = False
 
     def close(self) -> None:
-        """Close nothing: the rule has no connection."""
+        """Do nothing: the rule has no connection."""
+
+
+class AcceptanceFunctionAdapter:
+    """Acceptance test around a function. It may block if the function has an attribute ``may_block``."""
+
+    def __init__(self, function: AcceptanceFunction) -> None:
+        self.function = function
+        self.may_block: bool = getattr(function, "may_block", False)
+
+    def __call__(self, run: Trajectory) -> bool | str:
+        """Call the function."""
+        return self.function(run)
+
+
+class RuleAdapter:
+    """Complete rule around a `SimpleRule`; it keeps those optional members that the rule has."""
+
+    def __init__(self, rule: SimpleRule) -> None:
+        self.rule, self.name = rule, rule.name
+        self.may_block: bool = getattr(rule, "may_block", BaseRule.may_block)
+
+    def find_violation(self, output: str, run: Trajectory) -> str:
+        """Call ``find_violation`` of the rule."""
+        return self.rule.find_violation(output, run)
+
+    def close(self) -> None:
+        """Call ``close`` of the rule, if it has that method."""
+        close: Callable[[], None] | None = getattr(self.rule, "close", None)
+        if close is not None:
+            close()
+
+
+def adapt_rule(rule: AcceptanceRule | SimpleRule) -> AcceptanceRule:
+    """Return a rule with all members of `AcceptanceRule`: ``rule``, or an adapter around it."""
+    if isinstance(rule, BaseRule | RuleAdapter):
+        return rule
+    return RuleAdapter(rule)

@@ -18,14 +18,14 @@ _MAX_OUTPUT_CHARS: Final = 8_000
 class LlmRule(BaseRule):
     """Rule that a judge must answer a yes-or-no question about the output with yes.
 
-    - The rule asks each judge with the answers in both orders, and all answers must agree.
-    - If they disagree or a judge fails, the rule could not be checked, and the output is refused.
-    - Text in the output that claims a verdict is marked as a claim before a chat judge reads it.
+    - The rule asks each judge twice, with the options in both orders. All answers must agree.
+    - If the answers disagree or a judge fails, the rule is not checked and the output is refused.
+    - A chat judge reads text in the output that claims a verdict marked as a claim.
 
     Args:
-        question: question to answer with yes, for example ``"Does the answer name its source?"``.
+        question: yes-or-no question, for example ``"Does the answer name its source?"``.
         judge: one judge, or several that must agree.
-        name: name of the rule in the record.
+        name: name of the rule in the record; by default, ``asks`` and the question.
         min_probability: probability of yes from which the output is accepted.
         sources: sources that the judge reads with the output. If they have no text, the output is refused.
 
@@ -46,9 +46,11 @@ class LlmRule(BaseRule):
         sources: AnswerSources | None = None,
     ) -> None:
         if not question.strip():
-            raise ConfigError("acceptance: a rule that asks needs a question")
+            raise ConfigError("acceptance: the question of an LLM rule is empty")
         if isinstance(min_probability, bool) or not 0 < min_probability < 1:
-            raise ConfigError(f"acceptance: least is {min_probability!r}, expected a number between 0 and 1")
+            raise ConfigError(
+                f"acceptance: min_probability is {min_probability!r}, expected a number between 0 and 1"
+            )
         self.name = name or f"asks {question.strip()}"
         self._question, self._min_probability = question.strip(), min_probability
         self._sources = sources
@@ -61,14 +63,18 @@ class LlmRule(BaseRule):
         if self._sources is not None:
             passages = self._sources.select_passages(output, run)
             if not passages:
-                return "The answer has no source that could support it."
+                return "No source supports the answer."
             shown = (*shown, "The sources:", *(line for one in passages for line in one.split("\n")))
             text += " Use the sources that are shown among the notes, and no other knowledge."
         (answer,) = self._judge.decide(run, (Predicate(id="acceptance", text=text, context=shown),))
         if answer.error is not None:
             raise JudgeError(f"the judge could not answer: {answer.error}")
         yes = answer.probabilities["yes"]
-        return "" if yes >= self._min_probability else f"A reviewer answers no to: {self._question}"
+        return (
+            ""
+            if yes >= self._min_probability
+            else f"A reviewer answered no to the question: {self._question}"
+        )
 
     def close(self) -> None:
         """Close the judges; a later question opens them again."""

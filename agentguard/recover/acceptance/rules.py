@@ -1,4 +1,4 @@
-"""Acceptance rules about the output that need no model: schema, pattern, text, number, task, function."""
+"""Acceptance rules that need no model: schema, pattern, text, number, value of the task, calls, function."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import jsonschema_rs
 import orjson
 import re2
 
+from agentguard.detect.result_classification import classify_result
 from agentguard.errors import ConfigError
 from agentguard.recover.acceptance.base import BaseRule
-from agentguard.trajectory.model import Trajectory
+from agentguard.trajectory.model import Step, ToolCall, Trajectory
 
 
 class SchemaRule(BaseRule):
@@ -29,7 +30,7 @@ class SchemaRule(BaseRule):
                 schema if isinstance(schema, bool) else dict(schema)
             )
         except (jsonschema_rs.ValidationError, ValueError, TypeError) as error:
-            raise ConfigError(f"acceptance rule {name!r}: it is not a JSON Schema: {error}") from None
+            raise ConfigError(f"acceptance rule {name!r}: not a valid JSON Schema: {error}") from None
 
     def find_violation(self, output: str, run: Trajectory) -> str:  # noqa: ARG002
         """Return the first violation of the schema."""
@@ -48,9 +49,9 @@ class PatternRule(BaseRule):
     """Rule that the output, or one of its fields, matches an RE2 pattern (linear time for every pattern).
 
     Args:
-        pattern: pattern that is searched anywhere in the text; ``^`` and ``$`` match the whole text.
+        pattern: pattern to search anywhere in the text; ``^`` and ``$`` match the whole text.
         field: field of a JSON output, for example ``"order.date"``; by default the whole text.
-        absent: if True, the pattern must not match.
+        absent: True if the pattern must not match.
 
     Raises:
         ConfigError: the pattern is not valid RE2.
@@ -69,7 +70,7 @@ class PatternRule(BaseRule):
         found = self._pattern.search(text) is not None
         if found != self._must_be_absent:
             return ""
-        return f"{what} {'contains what it must not' if found else 'has not the form it must have'}."
+        return f"{what} {'contains a forbidden text' if found else 'does not have the required form'}."
 
 
 class TextRule(BaseRule):
@@ -77,7 +78,7 @@ class TextRule(BaseRule):
 
     Args:
         texts: one text or several.
-        absent: if True, the output must not contain any of the texts.
+        absent: True if the output must contain none of the texts.
 
     Raises:
         ConfigError: there is no text, or one is empty.
@@ -88,7 +89,7 @@ class TextRule(BaseRule):
         verb = "excludes" if absent else "contains"
         if not several or not all(isinstance(one, str) and one.strip() for one in several):
             raise ConfigError(
-                f"acceptance rule {verb!r}: give one text or a list of texts, none of them empty"
+                f"acceptance rule {verb!r}: expected a text or a list of texts that are not empty"
             )
         self.name = name or f"{verb} {several[0]}"
         self._texts, self._must_be_absent = several, absent
@@ -128,7 +129,9 @@ class NumberRule(BaseRule):
         self.name = name or f"number {field}".strip()
         limits = [one for one in (minimum, maximum) if one is not None]
         if not limits or not all(type(one) in (int, float) and math.isfinite(one) for one in limits):
-            raise ConfigError(f"acceptance rule {self.name!r}: give numbers as minimum, maximum, or both")
+            raise ConfigError(
+                f"acceptance rule {self.name!r}: expected finite numbers as minimum, maximum or both"
+            )
         if limits[0] > limits[-1]:
             raise ConfigError(f"acceptance rule {self.name!r}: minimum is above maximum")
         self._field, self._pattern = field, _compile_pattern(pattern, self.name) if pattern else None
@@ -136,7 +139,7 @@ class NumberRule(BaseRule):
         self._maximum = math.inf if maximum is None else maximum
 
     def find_violation(self, output: str, run: Trajectory) -> str:  # noqa: ARG002
-        """Return a violation if there is no number, or if it is outside of the limits."""
+        """Return a violation if there is no number, or if it is outside the limits."""
         what = f"The field {self._field}" if self._field else "The answer"
         text = extract_field(output, self._field) if self._field else output
         number = None if text is None else self._parse_number(text)
@@ -160,7 +163,7 @@ class NumberRule(BaseRule):
 
 
 class TaskValueRule(BaseRule):
-    """Rule that a field of the output has a value of the task and is not invented.
+    """Rule that a field of the output has a value of the task.
 
     The comparison ignores case and white space. If the pattern does not match the task, the field must be
     empty or absent.
@@ -182,15 +185,68 @@ class TaskValueRule(BaseRule):
         """Return a violation if the value of the field differs from the task."""
         given = normalize_text(extract_field(output, self._field) or "")
         if self._pattern is None:
-            held = bool(given) and _contains_whole(given, normalize_text(run.task))
-            return "" if held else f"The value of {self._field} is not in the task."
+            is_in_task = bool(given) and _contains_whole(given, normalize_text(run.task))
+            return "" if is_in_task else f"The value of {self._field} is not in the task."
         found = self._pattern.search(run.task)
-        wanted = "" if found is None else normalize_text(found.group(1 if found.re.groups else 0) or "")
-        return "" if given == wanted else f"The field {self._field} does not say what the task says."
+        expected = "" if found is None else normalize_text(found.group(1 if found.re.groups else 0) or "")
+        return "" if given == expected else f"The field {self._field} does not match the task."
+
+
+class ToolCallRule(BaseRule):
+    """Rule that the run has a number of successful calls of a tool.
+
+    A call is successful if it has a result that does not report an error.
+
+    Args:
+        tool: name of the tool.
+        arguments: arguments of the calls to count; a call may have others, too.
+        minimum: smallest number of calls.
+        maximum: largest number of calls; None for no limit.
+
+    Raises:
+        ConfigError: the limits are not whole numbers with 0 <= minimum <= maximum.
+    """
+
+    def __init__(
+        self,
+        tool: str,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        minimum: int = 1,
+        maximum: int | None = None,
+        name: str = "",
+    ) -> None:
+        self.name = name or f"calls {tool}"
+        limits = [minimum] if maximum is None else [minimum, maximum]
+        if any(type(one) is not int for one in limits) or not 0 <= limits[0] <= limits[-1]:
+            raise ConfigError(
+                f"acceptance rule {self.name!r}: expected whole numbers with 0 <= minimum <= maximum"
+            )
+        self._tool, self._arguments = tool, dict(arguments or {})
+        self._minimum, self._maximum = minimum, maximum
+
+    def find_violation(self, output: str, run: Trajectory) -> str:  # noqa: ARG002
+        """Return a violation if there are too few or too many successful calls."""
+        count = sum(
+            self._matches(call) and _is_successful(call, position, step)
+            for step in run.steps
+            for position, call in enumerate(step.tool_calls)
+        )
+        if count < self._minimum:
+            return f"{self._tool} had {count} successful calls, expected at least {self._minimum}."
+        if self._maximum is not None and count > self._maximum:
+            return f"{self._tool} had {count} successful calls, expected at most {self._maximum}."
+        return ""
+
+    def _matches(self, call: ToolCall) -> bool:
+        given = call.arguments or {}
+        return call.name == self._tool and all(
+            name in given and given[name] == value for name, value in self._arguments.items()
+        )
 
 
 class FunctionRule(BaseRule):
-    """Rule that calls a user's function.
+    """Rule that a function of the user checks.
 
     Args:
         function: function of the output and the run. It returns True to accept, False or a reason to refuse.
@@ -202,10 +258,10 @@ class FunctionRule(BaseRule):
 
     def find_violation(self, output: str, run: Trajectory) -> str:
         """Return the reason of the function, or a default reason if it returned False."""
-        said = self._function(output, run)
-        if said is True:
+        result = self._function(output, run)
+        if result is True:
             return ""
-        return str(said) if said else f"The rule {self.name} refuses the answer."
+        return str(result) if result else f"The answer does not satisfy the rule {self.name}."
 
 
 def extract_field(output: str, field: str) -> str | None:
@@ -228,12 +284,12 @@ def extract_field(output: str, field: str) -> str | None:
 
 
 def normalize_text(text: str) -> str:
-    """Normalise the case and the white space of a text."""
+    """Return a text in lower case with single spaces."""
     return " ".join(text.casefold().split())
 
 
 def _contains_whole(value: str, text: str) -> bool:
-    """Return whether a text contains a value as a whole word: 5016 does not contain 16, mugs not mug."""
+    """Return whether a text contains a value as whole words: 5016 does not contain 16."""
     at = text.find(value)
     while at >= 0:
         end = at + len(value)
@@ -253,4 +309,13 @@ def _compile_pattern(pattern: str, name: str) -> Any:
     try:
         return re2.compile(pattern, settings)
     except (re2.error, UnicodeEncodeError, TypeError):
-        raise ConfigError(f"acceptance rule {name!r}: {pattern!r} is not a pattern of RE2") from None
+        raise ConfigError(f"acceptance rule {name!r}: {pattern!r} is not a valid RE2 pattern") from None
+
+
+def _is_successful(call: ToolCall, position: int, step: Step) -> bool:
+    results = [one for one in step.observations if one.call_id == call.id]
+    if not results:
+        results = [one for one in step.observations[position : position + 1] if one.call_id is None]
+    return bool(results) and not any(
+        classify_result(one.content.lower(), flag=one.is_error).is_error for one in results
+    )

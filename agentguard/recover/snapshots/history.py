@@ -1,12 +1,12 @@
 """Snapshots of one run: dense at its end, sparse further back, bounded in bytes.
 
-The snapshots of the current branch are numbered from 0. If the latest has the number *h*, number *i* is kept
-while ``h - i < dense * 2**v``, where ``2**v`` is the largest power of two that divides *i*. The rule always
-keeps number 0.
+The snapshots of the current branch are numbered from 0. Let *h* be the number of the latest one, and ``2**v``
+the largest power of two that divides *i*. Number *i* is kept as long as ``h - i < dense * 2**v``. Number 0 is
+always kept.
 
 - At most about ``dense / 2 * log2(h)`` snapshots are kept.
-- For a target *a* snapshots before the latest, there is a snapshot at or before it. It is at most
-  ``a // (dense - 1)`` further back, rounded up to a power of two.
+- For a target *a* snapshots before the latest, there is a snapshot at or before it. The
+  distance between them is at most ``a // (dense - 1)``, rounded up to a power of two.
 - A rollback does not restore dropped snapshots: the bound uses the largest *a* that the target has had.
 
 Each snapshot is compressed (zlib, RFC 1950), most of them as a delta of an earlier full snapshot. A delta
@@ -60,10 +60,14 @@ class SnapshotFrame:
 
 
 class SnapshotSink(Protocol):
-    """Receiver of the changes of a history, which writes them in the background."""
+    """Receiver of the changes of a history; it writes them in the background."""
 
     def write(self, frame: SnapshotFrame | None, dropped_steps: Sequence[int]) -> bool:
-        """Write a new snapshot and drop those of the given steps without waiting; return False if lost."""
+        """Write a new snapshot and drop those of the given steps without waiting.
+
+        Returns:
+            False if the snapshot was lost.
+        """
         ...
 
 
@@ -83,14 +87,14 @@ class SnapshotHistory:
         self, *, max_bytes: int = 32 * 1024 * 1024, dense_count: int = 8, sink: SnapshotSink | None = None
     ) -> None:
         if max_bytes < 1 or dense_count < 2:
-            raise ConfigError("snapshots: most_bytes must be at least 1, dense at least 2")
+            raise ConfigError("snapshots: expected max_bytes of at least 1 and dense_count of at least 2")
         self._max_bytes, self._dense_count, self._sink = max_bytes, dense_count, sink
         self._lock = threading.Lock()
         self._frames: dict[int, SnapshotFrame] = {}
         self._compressed_bytes = 0
         self._base_state: tuple[int, str, bytes] | None = None
         self.rejected_count = 0
-        """Number of snapshots that exceeded a limit or were lost by the sink."""
+        """Number of snapshots that exceeded a limit or that the sink lost."""
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -135,11 +139,11 @@ class SnapshotHistory:
             return kept
 
     def get(self, step: int) -> bytes:
-        """Return the state of a step. Raises RecoveryError if it is not kept or damaged."""
+        """Return the state of a step. Raises RecoveryError if there is no snapshot or it is damaged."""
         with self._lock:
             frame = self._frames.get(step)
             if frame is None:
-                raise RecoveryError(f"there is no state of the boundary before step {step}")
+                raise RecoveryError(f"there is no saved state before step {step}")
             raw = _decompress(frame)
             if frame.base is None:
                 return raw
@@ -171,7 +175,7 @@ class SnapshotHistory:
             self._notify_sink(None, gone + self._thin())
 
     def _build_frame(self, step: int, raw: bytes, forks: int) -> SnapshotFrame:
-        """Build a delta of the last full snapshot, or a full one if the delta is over half as large."""
+        """Build a delta of the last full snapshot, or a full one if the delta is more than half as large."""
         name, number, whole = secrets.token_hex(8), self._get_head_number() + 1, self._base_state
         blob = base = None
         if whole is not None and number % _FULL_SNAPSHOT_INTERVAL and len(raw) >= _MIN_DELTA_BYTES:
@@ -200,7 +204,7 @@ class SnapshotHistory:
                 self._base_state = None
 
     def _thin(self) -> list[int]:
-        """Drop snapshots by the retention rule; tighten the rule until the memory limit is met."""
+        """Drop snapshots by the retention rule; halve its dense part until the memory limit is met."""
         gone: list[int] = []
         dense = self._dense_count
         while True:
@@ -225,15 +229,15 @@ class SnapshotHistory:
         return sorted(gone)
 
     def _evict(self) -> list[int]:
-        """Drop the least valuable data: the uncompressed state, then the second snapshot, then the first."""
+        """Drop the uncompressed state if there is one, otherwise the second snapshot, or the first of two."""
         if self._base_state is not None:
             self._base_state = None
             return []
         steps = list(self._frames)
         gone = steps[1] if len(steps) > 2 else steps[0]
-        hanging = [step for step, frame in self._frames.items() if frame.base and frame.base[0] == gone]
-        self._drop([gone, *hanging])
-        return [gone, *hanging]
+        dependents = [step for step, frame in self._frames.items() if frame.base and frame.base[0] == gone]
+        self._drop([gone, *dependents])
+        return [gone, *dependents]
 
     def _count_bytes(self) -> int:
         return self._compressed_bytes + (len(self._base_state[2]) if self._base_state is not None else 0)
@@ -258,7 +262,7 @@ def _is_usable(frame: SnapshotFrame, frames: dict[int, SnapshotFrame]) -> bool:
 
 
 def _decompress(frame: SnapshotFrame) -> bytes:
-    """Decompress a snapshot up to a size limit, which protects against decompression bombs."""
+    """Return the bytes of a snapshot; a size limit protects against decompression bombs."""
     stream = zlib.decompressobj()
     try:
         raw = stream.decompress(frame.blob, MAX_STATE_BYTES + (1 << 20))
@@ -281,7 +285,7 @@ _MAX_SEARCHES = 512
 
 
 def encode_delta(base: bytes, new: bytes) -> bytes:
-    """Encode the delta from which `apply_delta` builds ``new`` out of ``base``."""
+    """Return the delta from which `apply_delta` builds ``new`` out of ``base``."""
     made = bytearray()
     literal = at = read = searches = 0
     while at < len(new):
@@ -302,7 +306,7 @@ def encode_delta(base: bytes, new: bytes) -> bytes:
 
 
 def apply_delta(base: bytes, encoded: bytes) -> bytes:
-    """Decode a delta. Raises RecoveryError if it does not fit ``base``."""
+    """Return the bytes that a delta builds out of ``base``. Raises RecoveryError if it does not fit."""
     parts: list[bytes] = []
     place = 0
     while place < len(encoded):
@@ -317,7 +321,7 @@ def apply_delta(base: bytes, encoded: bytes) -> bytes:
 
 
 def _find_next_match(base: bytes, read: int, new: bytes, at: int) -> tuple[int, int] | None:
-    """Return the offsets at which the two are equal again after a difference at ``at`` and ``read``."""
+    """Return the offsets in ``new`` and ``base`` at which they are equal again, if there are any."""
     for skip in _SKIPS:
         anchor = new[at + skip : at + skip + _ANCHOR_BYTES]
         if len(anchor) < _ANCHOR_BYTES:

@@ -1,4 +1,4 @@
-"""Snapshot manager: it saves the state of a run at a cost-optimal interval and restores it."""
+"""Snapshot manager: snapshots of the state of a run at a cost-optimal interval, and their restoration."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class CheckpointInterval:
     Args:
         expected_turns_between_failures: prior of the failure rate: one failure in this number of turns.
         max_turns: maximum number of turns between two snapshots.
-        free_cost_s: snapshot cost in seconds up to which each boundary is saved. A turn also costs tokens,
-            even if it takes little time.
+        free_cost_s: duration of a snapshot in seconds up to which a snapshot is due at each boundary. A turn
+            also costs tokens, even if it takes little time.
         smoothing: weight of the latest measurement in the moving averages, in (0, 1].
 
     Raises:
@@ -59,7 +59,10 @@ class CheckpointInterval:
             and max_turns >= 1
             and 0 < smoothing <= 1
         ):
-            raise ConfigError("snapshots: turns_between must be above 0, most at least 1, weight in (0, 1]")
+            raise ConfigError(
+                "snapshots: expected expected_turns_between_failures above 0, max_turns of at least 1 and "
+                "smoothing in (0, 1]"
+            )
         self._prior_turns_between_failures, self._max_turns, self._free_cost_s, self._smoothing = (
             expected_turns_between_failures,
             max_turns,
@@ -73,7 +76,7 @@ class CheckpointInterval:
 
     @property
     def turns(self) -> int:
-        """Current number of turns between snapshots; 1 saves at each boundary."""
+        """Current number of turns between snapshots; with 1, a snapshot is due at each boundary."""
         cost, turn = self._cost_s, self._turn_s
         if cost is None or turn is None or cost <= self._free_cost_s:
             return 1
@@ -88,7 +91,7 @@ class CheckpointInterval:
         return (self._prior_turns_between_failures + self._turn_count) / (1 + self._failure_count)
 
     def is_due(self) -> bool:
-        """Return whether to save at this boundary."""
+        """Return whether a snapshot is due at this boundary."""
         return self._turns_since_snapshot >= self.turns
 
     def record_snapshot(self, seconds: float) -> None:
@@ -103,7 +106,7 @@ class CheckpointInterval:
         self._turns_since_snapshot += 1
 
     def record_failure(self) -> None:
-        """Record a failure after which the run continues from a saved state."""
+        """Record a failure, after which the run continues from a saved state."""
         self._failure_count += 1
         self._turns_since_snapshot = 0
 
@@ -121,7 +124,7 @@ class SnapshotOptions:
         max_bytes: memory limit of the snapshots of a run.
         dense_count: number of latest snapshots that are all kept; `SnapshotHistory` thins out earlier ones.
         expected_turns_between_failures: prior of the failure rate; see `CheckpointInterval`.
-        max_turns: maximum number of turns between two snapshots; with 1, each boundary is saved.
+        max_turns: maximum number of turns between two snapshots; with 1, a snapshot is due at each boundary.
         clock: function that returns seconds, to measure snapshots and turns.
     """
 
@@ -170,7 +173,7 @@ class SnapshotManager:
         self._is_stale = self._has_tried = False
 
     def save_if_due(self, step: int, *, forks: int = 0) -> None:
-        """Save the state before ``step`` if a snapshot is due; at the first boundary it always is.
+        """Save the state before ``step`` if a snapshot is due, as it is at the first boundary.
 
         Args:
             step: number of steps on the current branch.
@@ -186,7 +189,7 @@ class SnapshotManager:
         if self._is_due(step):
             began = self._clock()
             self.history.put(step, self._codec.encode(self._save_state()), forks=forks)
-            self._has_tried = True  # a state that is too large is not tried at every boundary
+            self._has_tried = True  # a state that is too large is not saved again at each boundary
             self.interval.record_snapshot(self._clock() - began)
             self._is_stale = False
         self._last_boundary = (step, self._clock())
@@ -203,7 +206,7 @@ class SnapshotManager:
         self._last_boundary = (step, self._clock())
 
     def restore_first(self, *, forks: int = 0) -> bool:
-        """Restore the first state for a restart; return False, without a change, if it is not kept."""
+        """Restore the first state for a restart; return False if there is no such snapshot."""
         first = self.history.first_step
         if first is None:
             self._is_stale = True
@@ -216,7 +219,7 @@ class SnapshotManager:
         return True
 
     def mark_stale(self, step: int) -> None:
-        """Save the state at the next boundary, since a rollback to ``step`` did not restore the state."""
+        """Make a snapshot due at the next boundary, after a rollback to ``step`` that restored no state."""
         self._is_stale, self._last_boundary = True, (step, self._clock())
 
     def restore_latest(self, run: Trajectory) -> int | None:
@@ -256,7 +259,7 @@ class SnapshotManager:
 
 
 class SnapshotStoreSink:
-    """Sink that writes a history to a store in the background; the store counts lost rows (`Store.health`).
+    """Sink that writes a history to a store in the background. `Store.get_health` counts lost rows.
 
     Args:
         store: the store.
@@ -269,7 +272,7 @@ class SnapshotStoreSink:
         self._store, self._run, self._codec, self._tenant = store, run_id, codec, tenant
 
     def write(self, frame: SnapshotFrame | None, dropped_steps: Sequence[int]) -> bool:
-        """Write both changes in one transaction; see `SnapshotSink.write`."""
+        """Write the snapshot and the deletions in one transaction; see `SnapshotSink.write`."""
         from agentguard.store.db.rows import DropSnapshotsRow, Row
 
         rows: list[Row] = [] if frame is None else [self._to_row(frame)]
@@ -282,14 +285,14 @@ class SnapshotStoreSink:
 
         Raises:
             StoreUnavailable: the store cannot be read.
-            ConfigError: another codec saved the snapshots.
+            ConfigError: the snapshots have another codec.
         """
         rows = self._store.list_snapshots(self._run, tenant=self._tenant)
         others = {str(row.data.get("codec")) for row in rows} - {self._codec}
         if others:
             saved = ", ".join(sorted(others))
             raise ConfigError(
-                f"the states of run {self._run!r} were saved by codec {saved}, not {self._codec}"
+                f"the codec of the saved states of run {self._run!r} is {saved}, not {self._codec}"
             )
         good = [row for row in rows if _is_on_current_branch(row, run)]
         stale = {row.step for row in rows} - {row.step for row in good}

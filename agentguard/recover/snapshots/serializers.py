@@ -26,11 +26,11 @@ class StateCodec(Protocol):
         ...
 
     def encode(self, state: Any) -> bytes:
-        """Encode the state as bytes. Raises ConfigError if the codec cannot encode it."""
+        """Return a state as bytes. Raises ConfigError if the codec cannot encode it."""
         ...
 
     def decode(self, raw: bytes) -> Any:
-        """Decode a new state that equals the encoded one."""
+        """Return a new object that equals the encoded state."""
         ...
 
 
@@ -57,7 +57,7 @@ class JsonCodec:
 
 
 class PickleCodec:
-    """Codec of Python objects. Unpickling runs code: write access to the store permits code execution."""
+    """Codec of Python objects. To unpickle runs code, so write access to the store permits code execution."""
 
     name = "pickle"
 
@@ -75,13 +75,13 @@ class PickleCodec:
         import pickle
 
         try:
-            return pickle.loads(raw)  # noqa: S301  asked for by name, and documented
-        except Exception as error:  # as above
+            return pickle.loads(raw)  # noqa: S301  (only if configured; the class documents the risk)
+        except Exception as error:  # the methods of an object may raise anything
             raise RecoveryError(f"a saved state cannot be unpickled: {type(error).__name__}") from None
 
 
 def get_codec(codec: str | StateCodec) -> StateCodec:
-    """Return the codec with this name, or the codec itself. Raises ConfigError if the name is unknown."""
+    """Return the built-in codec of a name, or the given codec. Raises ConfigError if the name is unknown."""
     if not isinstance(codec, str):
         return codec
     if codec not in _CODECS:

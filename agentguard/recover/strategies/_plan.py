@@ -1,4 +1,4 @@
-"""Functions shared by the built-in strategies."""
+"""Construction of plans, and check of options, for the built-in strategies."""
 
 from __future__ import annotations
 
@@ -13,22 +13,30 @@ from agentguard.recover.strategy import RecoveryContext
 def build_plan(
     context: RecoveryContext, strategy: str, tier: RecoveryTier, *actions: RecoveryAction, undone: int = 0
 ) -> RecoveryPlan:
-    """Build a plan for the hypothesis of the context."""
-    held = context.hypothesis
+    """Return a plan with the step, codes, reason and evidence of the hypothesis of the context.
+
+    Args:
+        context: input of the strategy.
+        strategy: name of the strategy.
+        tier: severity of the plan.
+        actions: actions of the plan, in order.
+        undone: number of steps of the current branch that the plan discards.
+    """
+    hypothesis = context.hypothesis
     return RecoveryPlan(
         strategy=strategy,
         tier=tier,
         actions=actions,
-        step=held.step,
+        step=hypothesis.step,
         hypothesis=context.hypothesis_rank,
-        codes=held.codes,
-        reason=held.reason,
-        evidence=held.evidence,
+        codes=hypothesis.codes,
+        reason=hypothesis.reason,
+        evidence=hypothesis.evidence,
         undone=undone,
     )
 
 
 def reject_unknown_options(strategy: str, unknown: Mapping[str, object]) -> None:
-    """Raise ConfigError if the strategy got unknown options."""
+    """Raise ConfigError if there are unknown options."""
     if unknown:
         raise ConfigError(f"strategy {strategy!r}: unknown option {', '.join(sorted(unknown))}")

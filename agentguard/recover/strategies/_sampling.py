@@ -1,4 +1,4 @@
-"""Functions shared by the strategies that request several candidates of one turn."""
+"""Plans and options of the strategies that request several candidates of one turn."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agentguard.recover.strategies.rollback import RollbackStrategy
 from agentguard.recover.strategy import RecoveryContext
 
 MAX_CANDIDATES = 15
-"""Maximum number of candidates of one turn; a higher number is an expensive mistake."""
+"""Maximum number of candidates of one turn; a limit on the cost of a wrong configuration."""
 
 
 def build_sample_plan(context: RecoveryContext, strategy: str, sample: Sample) -> RecoveryPlan | None:
-    """Build a plan with a vote on the proposed turn, or else on the turn that replaces the step.
+    """Return a plan with a vote on the proposed turn, or on the turn after a rollback to the step.
 
     Return None if the integration cannot request candidates or cannot roll back to the step.
     """
@@ -41,7 +41,7 @@ def parse_count(strategy: str, option: str, value: object, min_value: int, max_v
 
 
 def compute_quorum(strategy: str, n: int, quorum: int | None) -> int:
-    """Return how many of ``n`` candidates must agree: a majority, so that two groups cannot both win.
+    """Return the number of ``n`` candidates that must agree: a majority, so that two groups cannot both win.
 
     Raises:
         ConfigError: the given quorum is not a majority, or exceeds ``n``.
@@ -52,10 +52,7 @@ def compute_quorum(strategy: str, n: int, quorum: int | None) -> int:
 
 def parse_names(strategy: str, option: str, value: Iterable[str]) -> tuple[str, ...]:
     """Return a list of texts as a tuple. Raises ConfigError if it is not a list of non-empty texts."""
-    made = () if isinstance(value, str) else tuple(value)
-    if isinstance(value, str) or not all(isinstance(one, str) and one for one in made):
+    names = () if isinstance(value, str) else tuple(value)
+    if isinstance(value, str) or not all(isinstance(one, str) and one for one in names):
         raise ConfigError(f"strategy {strategy!r}: {option} is {value!r}, expected a list of texts")
-    return made
-
-
-__all__ = ["MAX_CANDIDATES", "build_sample_plan", "compute_quorum", "parse_count", "parse_names"]
+    return names

@@ -10,7 +10,7 @@ from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 
 
 class DisableToolStrategy(BaseStrategy):
-    """Strategy against loops that hints do not end: the agent cannot call a disabled tool.
+    """Strategy against loops that hints do not end: the agent loses the tools of the faulty step.
 
     Args:
         keep: tools that are never disabled.
@@ -30,7 +30,7 @@ class DisableToolStrategy(BaseStrategy):
         called = {call.name for call in context.run.steps[context.hypothesis.step].tool_calls}
         tools = tuple(sorted(called & offered - self.keep if offered else called - self.keep))
         if not tools or offered == set(tools):
-            return None  # an agent without any tool could only give up
-        text = f"[guard] {', '.join(tools)} is not available any more. {format_advice(context.hypothesis)}"
+            return None  # an agent without tools cannot continue
+        text = f"[guard] No longer available: {', '.join(tools)}. {format_advice(context.hypothesis)}"
         actions = (DisableTools(tools=tools), SendMessage(text=text))
         return build_plan(context, self.name, RecoveryTier.SUBSTITUTE, *actions)

@@ -10,7 +10,7 @@ from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 
 
 class EscalateStrategy(BaseStrategy):
-    """Strategy for decisions that need a person."""
+    """Strategy for decisions that a person must make."""
 
     name = "escalate"
 
@@ -21,15 +21,18 @@ class EscalateStrategy(BaseStrategy):
         """Ask about the failure, with the proposed correction and the effects so far."""
         if not context.capabilities.escalate:
             return None
-        held = context.hypothesis
-        question = f"Step {held.step} ({held.agent}): {held.reason} Proposed: {format_advice(held)}"
+        hypothesis = context.hypothesis
+        question = (
+            f"Step {hypothesis.step} ({hypothesis.agent}): {hypothesis.reason} "
+            f"Proposed: {format_advice(hypothesis)}"
+        )
         done = context.ledger.list_active()
         if done:
-            question += f" Already in effect: {format_effects(done)}."
+            question += f" Calls that took effect: {format_effects(done)}."
         calls = () if context.is_committed else context.run.steps[-1].tool_calls
         if calls:
             question += (
-                f' The agent wants to call {format_calls(calls)}. Answer "yes" to let it; any other answer '
-                "goes to the agent, and the call does not run."
+                f' The agent requests {format_calls(calls)}. Answer "yes" to run it. Any other answer is '
+                "sent to the agent, and the call does not run."
             )
         return build_plan(context, self.name, RecoveryTier.ESCALATE, Escalate(question=question))

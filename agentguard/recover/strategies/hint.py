@@ -10,7 +10,10 @@ from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 
 
 class HintStrategy(BaseStrategy):
-    """Cheapest strategy. Models often ignore a hint, so an escalation policy needs further levels."""
+    """Hint to the agent, the cheapest strategy.
+
+    Models often ignore a hint, so an escalation policy needs further levels.
+    """
 
     name = "hint"
 
@@ -18,7 +21,7 @@ class HintStrategy(BaseStrategy):
         reject_unknown_options(self.name, unknown)
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Send a hint at the next boundary."""
+        """Send a hint at the next boundary; None if the integration cannot send messages."""
         if not context.capabilities.send_message:
             return None
         return build_plan(

@@ -22,16 +22,16 @@ class RecoveryBlockStrategy(BaseStrategy):
     """Recovery block (B. Randell, "System structure for software fault tolerance", IEEE TSE 1(2), 1975).
 
     The primary is the turn that the agent proposed. Its acceptance test consists of the detectors and an
-    optional function of the user. If the primary is refused, alternates are requested one after the other
-    until one is accepted. The result is as good as the acceptance test. An accepted primary costs nothing.
+    optional function of the user. If it refuses the primary, alternates are requested one after the other
+    until it accepts one. The result is as good as the acceptance test. An accepted primary costs nothing.
 
     Args:
         models: names of the models of the alternates; by default the agent's own model.
-        prompts: instructions of the alternates.
+        prompts: instructions of the alternates, each added after the other messages of the request.
         temperatures: sampling temperatures of the alternates.
         tries: maximum number of alternates; by default the length of the longest list, at least 1.
-        accept: function of the run with the candidate as its last step; returns True, False or the reason of
-            the refusal. It cannot be set in a file.
+        accept: function of the run with the candidate as its last step. It returns True, False or the reason
+            of the refusal. A policy file cannot set it.
 
     Raises:
         ConfigError: an option does not exist or is out of its range.
@@ -60,12 +60,12 @@ class RecoveryBlockStrategy(BaseStrategy):
             n=1 + parse_count(self.name, "tries", count, 1, MAX_CANDIDATES - 1),
             quorum=1,
             models=parse_names(self.name, "models", models),
-            tells=parse_names(self.name, "prompts", prompts),
+            instructions=parse_names(self.name, "prompts", prompts),
             temperatures=tuple(_parse_temperature(one) for one in temperatures),
         )
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Request alternates; None if the integration cannot."""
+        """Request alternates; None if the integration cannot request any."""
         return build_sample_plan(context, self.name, self.sample)
 
     def accept(self, run: Trajectory) -> bool | str:
@@ -75,5 +75,7 @@ class RecoveryBlockStrategy(BaseStrategy):
 
 def _parse_temperature(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 2:
-        raise ConfigError(f"strategy 'recovery_block': temperature {value!r}, expected a number from 0 to 2")
+        raise ConfigError(
+            f"strategy 'recovery_block': a temperature is {value!r}, expected a number from 0 to 2"
+        )
     return float(value)

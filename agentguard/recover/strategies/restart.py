@@ -11,13 +11,13 @@ from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 
 
 class RestartStrategy(BaseStrategy):
-    """Re-execution with another input, as in the acceptance-test loop (Wang, IFIP WG 10.4, 2024).
+    """Restart with another input, as in the acceptance-test loop (Wang, IFIP WG 10.4, 2024).
 
     A deterministic agent repeats its failure on the same input, so the correction is added to the task.
 
     Args:
-        times: number of restarts for the same trigger; the limits ``rollbacks`` and ``rollbacks_per_step`` of
-            the budget must permit as many.
+        times: maximum number of restarts for the same trigger; the limits ``rollbacks`` and
+            ``rollbacks_per_step`` of the budget also apply.
 
     Raises:
         ConfigError: ``times`` is not a whole number of at least 1, or an option does not exist.
@@ -32,12 +32,16 @@ class RestartStrategy(BaseStrategy):
         self.max_attempts = times
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Restart with a note of the correction and the remaining effects."""
+        """Restart with a note on the failure, the correction and the remaining effects."""
         if not context.capabilities.restart:
             return None
-        reason = to_sentence(context.hypothesis.reason)
-        note = f"[guard] An earlier attempt failed. {reason} {format_advice(context.hypothesis)}"
-        note = " ".join([note, *format_effect_notes(context.ledger.list_active_since(0))])
+        parts = [
+            "[guard] An earlier attempt failed.",
+            to_sentence(context.hypothesis.reason),
+            format_advice(context.hypothesis),
+            *format_effect_notes(context.ledger.list_active_since(0)),
+        ]
+        note = " ".join(part for part in parts if part)
         return build_plan(
             context, self.name, RecoveryTier.RESTART, Restart(note=note), undone=context.last_step + 1
         )

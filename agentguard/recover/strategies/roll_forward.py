@@ -14,21 +14,21 @@ from agentguard.recover.strategy import BaseStrategy, RecoveryContext, RepairFun
 class RollForwardStrategy(BaseStrategy):
     """Forward error recovery (Randell, Lee and Treleaven 1978; Anderson and Lee 1981).
 
-    It repairs three kinds of errors without guessing:
+    It repairs three kinds of errors whose correction is certain:
 
-    - calls that violate their tool's schema but have exactly one valid reading, before they run
+    - calls that violate their tool's schema and have exactly one valid reading, before they run
       (`agentguard.recover.call_repair`);
     - broken results (an error, empty or cut off) of a tool declared ``read``: the call is retried, and the
       new result replaces the first;
-    - errors that a user's function repairs: ``Guard(repair=...)``, or the option ``repair``.
+    - errors that a function of the user repairs: ``Guard(repair=...)``, or the option ``repair``.
 
     Args:
-        acts_from: probability from which the strategy acts on a turn, even below the policy's threshold. A
-            schema violation is certain; only its severity is uncertain.
-        calls: whether to repair calls.
-        reads: whether to retry failed reads.
-        repair: function of the run and the hypothesis; returns the field of its step and the new text, or
-            None. It cannot be set in a file.
+        acts_from: probability of a finding from which the strategy acts on a turn, even below the policy's
+            threshold. A schema violation is certain; only its severity is uncertain.
+        calls: True to repair calls.
+        reads: True to retry failed reads.
+        repair: function of the run and the hypothesis. It returns the field of the step and the new text, or
+            None. A policy file cannot set it.
 
     Raises:
         ConfigError: an option does not exist or is out of its range.
@@ -65,23 +65,28 @@ class RollForwardStrategy(BaseStrategy):
         made = repair_turn(context.run.steps[context.last_step], context.run)
         if made is None:
             return None
-        repairs, said = made
-        told = (SendMessage(text=format_repaired_call(said)),) if context.capabilities.send_message else ()
-        return build_plan(context, self.name, RecoveryTier.REPAIR, *repairs, *told)
+        repairs, changes = made
+        messages = (
+            (SendMessage(text=format_repaired_call(changes)),) if context.capabilities.send_message else ()
+        )
+        return build_plan(context, self.name, RecoveryTier.REPAIR, *repairs, *messages)
 
     def _plan_user_repair(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Return a plan with the repair of the user's function."""
+        """Return a plan with the repair by the user's function; None if it has none for this field."""
         function = self.repair or context.repair_function
         made = None if function is None else function(context.run, context.hypothesis)
         if made is None:
             return None
         step = context.hypothesis.step
         field, text = made
-        open_turn = not context.is_committed and step == context.last_step
-        if open_turn == field.startswith("observations"):
-            return None  # a committed turn can only change its results, an open turn has none
+        is_uncommitted = not context.is_committed and step == context.last_step
+        if is_uncommitted == field.startswith("observations"):
+            return None  # in a committed turn only results can change; an uncommitted turn has none
         repair = Repair(step=step, field=field, text=text)
         apply_repairs(context.run.steps[step], (repair,))  # raises if the repair is invalid
-        text = f"[guard] {field} of your step {step} was wrong and has been put right."
-        told = (SendMessage(text=text),) if context.capabilities.send_message else ()
-        return build_plan(context, self.name, RecoveryTier.REPAIR, repair, *told)
+        message = f"[guard] {field} of your step {step} was wrong and has been corrected."
+        return self._build_plan(context, repair, message=message)
+
+    def _build_plan(self, context: RecoveryContext, *repairs: Repair, message: str) -> RecoveryPlan:
+        messages = (SendMessage(text=message),) if context.capabilities.send_message else ()
+        return build_plan(context, self.name, RecoveryTier.REPAIR, *repairs, *messages)

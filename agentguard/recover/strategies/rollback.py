@@ -1,4 +1,4 @@
-"""``rollback``: roll the run back to the faulty step and send the agent a correction."""
+"""``reprompt``, ``rollback`` and ``compensate``: undo the faulty step and send the agent a correction."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ class RepromptStrategy(BaseStrategy):
         self.max_attempts = times
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Reject the last step and ask again; None if it is committed or not the faulty step."""
+        """Reject the last step and request another; None if it is committed or not the faulty step."""
         if context.is_committed or context.hypothesis.step != context.last_step:
             return None
         if not (context.capabilities.reject and context.capabilities.send_message):
             return None
-        # The agent does not see the effects of abandoned branches, so the message lists them, too.
-        told = format_rejection(context.hypothesis, context.ledger.list_active_since(context.last_step))
-        return build_plan(context, self.name, RecoveryTier.REJECT, Reject(), SendMessage(text=told), undone=1)
+        # The messages of the agent do not show the effects of abandoned branches, so the text lists them.
+        text = format_rejection(context.hypothesis, context.ledger.list_active_since(context.last_step))
+        return build_plan(context, self.name, RecoveryTier.REJECT, Reject(), SendMessage(text=text), undone=1)
 
 
 RollbackPreference = Literal["cheapest", "fork"]
 
 
 class RollbackStrategy(BaseStrategy):
-    """Rollback: T0 for an uncommitted last step, otherwise T1 (truncate) or T2 (fork).
+    """Rollback: T0 (reject) for an uncommitted last step, otherwise T1 (truncate) or T2 (fork).
 
     Args:
         prefer: ``"cheapest"`` truncates the messages if possible. ``"fork"`` restores the saved state if
-            possible, which also rolls back state outside of the messages. If no state was saved just before
-            the step, a fork restores the nearest earlier one.
+            possible, so that state outside the messages is rolled back, too. Without a saved state before the
+            step itself, a fork restores the nearest earlier one.
 
     Raises:
         ConfigError: an option does not exist or has another value.
@@ -76,18 +76,21 @@ class RollbackStrategy(BaseStrategy):
         if rewind is None or not context.capabilities.send_message:
             return None
         back, step = rewind.to_step, context.hypothesis.step
-        told = format_correction(
+        text = format_correction(
             context.hypothesis,
             context.ledger.list_active_since(back),
             extra_steps=step - back,
             attempt=context.run.steps[step],
         )
         tier = RecoveryTier.FORK if rewind.by == "fork" else RecoveryTier.TRUNCATE
-        actions = (rewind, SendMessage(text=told))
+        actions = (rewind, SendMessage(text=text))
         return build_plan(context, self.name, tier, *actions, undone=context.last_step + 1 - back)
 
     def build_rewind(self, context: RecoveryContext) -> Rewind | None:
-        """Return the rewind action; a fork goes to the nearest saved state at or before the step."""
+        """Return the rewind action; a fork restores the nearest saved state at or before the step.
+
+        Return None if the integration can neither truncate nor fork.
+        """
         can, step = context.capabilities, context.hypothesis.step
         saved = context.find_restorable_step(step) if can.fork else None
         if saved is not None and (self.prefer == "fork" or not can.truncate):
@@ -98,8 +101,8 @@ class RollbackStrategy(BaseStrategy):
 class CompensateStrategy(BaseStrategy):
     """Rollback with compensation (T3): undo functions run in reverse order of the effects.
 
-    A message lists the effects that remain. An effect with unknown outcome is never undone: the undo of an
-    effect that did not happen would be a new effect.
+    A message to the agent lists the effects that remain. An effect with unknown outcome is never undone: the
+    undo of an effect that did not occur would be a new effect.
 
     Args:
         prefer: as in `RollbackStrategy`.
@@ -112,29 +115,28 @@ class CompensateStrategy(BaseStrategy):
         self._rollback = RollbackStrategy(prefer=prefer)
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Undo effects, then roll back; None if either is impossible."""
-        under = self._rollback.plan(context)
-        if under is None or not context.capabilities.compensate:
+        """Undo effects, then roll back; None if there is no effect to undo or the integration cannot."""
+        rollback = self._rollback.plan(context)
+        if rollback is None or not context.capabilities.compensate:
             return None
-        back = get_plan_resume_step(under, default=context.hypothesis.step)
+        back = get_plan_resume_step(rollback, default=context.hypothesis.step)
         since = context.ledger.list_active_since(back)
         undone = tuple(effect for effect in reversed(since) if self._is_undoable(context, effect))
         if not undone:
             return None
-        kept = tuple(effect for effect in since if effect not in undone)
-        further = context.hypothesis.step - back
-        told = SendMessage(
+        remaining = tuple(effect for effect in since if effect not in undone)
+        message = SendMessage(
             text=format_correction(
                 context.hypothesis,
-                kept,
+                remaining,
                 undone=undone,
-                extra_steps=further,
+                extra_steps=context.hypothesis.step - back,
                 attempt=context.run.steps[context.hypothesis.step],
             )
         )
-        rest = tuple(action for action in under.actions if not isinstance(action, SendMessage))
-        actions = (Compensate(effects=undone), *rest, told)
-        return build_plan(context, self.name, RecoveryTier.COMPENSATE, *actions, undone=under.undone)
+        rest = tuple(action for action in rollback.actions if not isinstance(action, SendMessage))
+        actions = (Compensate(effects=undone), *rest, message)
+        return build_plan(context, self.name, RecoveryTier.COMPENSATE, *actions, undone=rollback.undone)
 
     @staticmethod
     def _is_undoable(context: RecoveryContext, effect: Effect) -> bool:

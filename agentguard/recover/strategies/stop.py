@@ -1,4 +1,4 @@
-"""``stop``: end the run before it does harm; usually the last level of an escalation policy."""
+"""``stop``: end the run; usually the last level of an escalation policy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class StopStrategy(BaseStrategy):
     """Strategy that ends the run and gives the reason.
 
     Args:
-        patience: number of turns that the agent may still take after the first recovery from the same
-            failure, including turns that were rolled back; 0 stops at once.
+        patience: number of turns that the agent may take after the first recovery from the same failure,
+            including turns that were rolled back; 0 stops the run at once.
 
     Raises:
         ConfigError: ``patience`` is not a whole number of at least 0, or an option does not exist.
@@ -29,11 +29,11 @@ class StopStrategy(BaseStrategy):
         self.patience = patience
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Stop the run; None if the integration cannot, or while there is patience left."""
+        """Stop the run; None if the integration cannot, or before ``patience`` turns have passed."""
         if not context.capabilities.stop or _count_turns_since_recovery(context) < self.patience:
             return None
-        held = context.hypothesis
-        reason = f"step {context.last_step}: {held.reason or 'a failure that could not be corrected'}"
+        failure = context.hypothesis.reason or "a failure without a correction"
+        reason = f"step {context.last_step}: {failure}"
         return build_plan(context, self.name, RecoveryTier.STOP, Stop(reason=reason))
 
 
@@ -41,7 +41,7 @@ def _count_turns_since_recovery(context: RecoveryContext) -> int:
     """Return the number of steps since the first recovery from a failure with one of the same codes."""
     codes = set(context.hypothesis.codes)
     past = context.past_recoveries
-    first = next((place for place, one in enumerate(past) if codes & set(one.plan.codes)), None)
+    first = next((index for index, one in enumerate(past) if codes & set(one.plan.codes)), None)
     if first is None:
         return 0
     return len(context.run.steps) - past[first].at_step + sum(one.plan.undone for one in past[first:])

@@ -17,15 +17,15 @@ from agentguard.recover.strategy import BaseStrategy, RecoveryContext
 
 
 class NVersionStrategy(BaseStrategy):
-    """N-version programming with different models: independent versions fail independently.
+    """N-version programming with different models (A. Avizienis, "The N-version approach to fault-tolerant
+    software", IEEE TSE 11(12), 1985).
 
-    See A. Avizienis, "The N-version approach to fault-tolerant software", IEEE TSE 11(12), 1985. It is better
-    than several candidates of one model only if the models' errors are independent. They are less independent
-    than expected (J. C. Knight, N. G. Leveson, "An experimental evaluation of the assumption of independence
-    in multiversion programming", IEEE TSE 12(1), 1986).
+    It is better than several candidates of one model only if the models' errors are independent. They are
+    less independent than expected (J. C. Knight, N. G. Leveson, "An experimental evaluation of the
+    assumption of independence in multiversion programming", IEEE TSE 12(1), 1986).
 
     Args:
-        models: names of the models to ask besides the agent's own.
+        models: names of the further models that vote.
         quorum: number of candidates that must agree, including the agent's own turn; by default a majority.
         staged, ignore: as for ``vote``.
 
@@ -48,7 +48,7 @@ class NVersionStrategy(BaseStrategy):
         reject_unknown_options(self.name, unknown)
         named = parse_names(self.name, "models", models)
         if not named:
-            raise ConfigError("strategy 'n_version': name at least one model besides the agent's own")
+            raise ConfigError("strategy 'n_version': expected at least one further model")
         n = parse_count(self.name, "the number of models", len(named) + 1, 2, MAX_CANDIDATES)
         self.sample = Sample(
             n=n,
@@ -59,12 +59,12 @@ class NVersionStrategy(BaseStrategy):
         )
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Start a vote of the models; None if the integration cannot ask them."""
+        """Start a vote of the models; None if the integration cannot request candidates."""
         return build_sample_plan(context, self.name, self.sample)
 
 
 class VoteStrategy(BaseStrategy):
-    """Triple modular redundancy, or m of n (von Neumann 1956; Lyons and Vanderkulk 1962).
+    """Majority vote of candidates: triple modular redundancy, or m of n (Lyons and Vanderkulk 1962).
 
     - Candidates agree if they call the same tools with the same canonical arguments. Turns without calls
       agree if their texts are equal.
@@ -75,8 +75,8 @@ class VoteStrategy(BaseStrategy):
         n: number of candidates, including the proposed turn.
         quorum: number of candidates that must agree; at least a majority, which is the default. If it is not
             reached, the next escalation level is tried.
-        staged: request only as many candidates at a time as may decide the vote. That saves calls, but takes
-            longer than concurrent requests. If False, all candidates are requested at once.
+        staged: True to request only as many candidates at a time as may decide the vote, which saves calls.
+            False to request all candidates concurrently, which is faster.
         ignore: names of arguments in which candidates may differ, for example a free text.
 
     Raises:
@@ -105,5 +105,5 @@ class VoteStrategy(BaseStrategy):
         )
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:
-        """Start a vote of candidates; None if the integration cannot request any."""
+        """Start a vote of candidates; None if the integration cannot request candidates."""
         return build_sample_plan(context, self.name, self.sample)

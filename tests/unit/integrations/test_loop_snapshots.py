@@ -75,7 +75,7 @@ def test_fork_goes_to_nearest_snapshot_and_reports_it() -> None:
     assert recovery.plan.step == 5, "the second of three equal calls"
     assert back < 5, "it was not saved there"
     assert recovery.plan.undone == 7 - back == recovery.cost["steps"]
-    assert f"because step {5 - back + 1} of those you took from here led to a failure" in model.seen[-1]
+    assert f"because step {5 - back + 1} after this point led to a failure" in model.seen[-1]
     assert len(run.trajectory.branches[0].steps) == recovery.plan.undone
     assert state["at"] == sum((1, 2, 3)[: back - 1]), "the state is that of the boundary it went back to"
 

@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
-from agentguard.recover.acceptance.acceptance_test import (
-    AcceptanceTest,
-    AcceptanceVerdict,
+from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, AcceptanceVerdict
+from agentguard.recover.acceptance.rules import (
     FunctionRule,
     PatternRule,
     SchemaRule,
     TaskValueRule,
+    extract_field,
 )
-from agentguard.recover.acceptance.rules import extract_field
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.trajectory.model import Source, Step, Trajectory
 
@@ -59,7 +58,7 @@ def test_pattern_matches_text_or_field() -> None:
     assert refused(PatternRule("x", field="items.1.id"), '{"items": [{"id": "4711"}]}').endswith(
         "is missing."
     )
-    assert refused(PatternRule("(?i)sorry", absent=True), "Sorry, no.").endswith("contains what it must not.")
+    assert refused(PatternRule("(?i)sorry", absent=True), "Sorry, no.").endswith("contains a forbidden text.")
     assert not refused(PatternRule("(?i)sorry", absent=True), "Done.")
 
 
@@ -90,7 +89,7 @@ def test_value_absent_from_task_is_rejected() -> None:
 def test_function_decides_and_may_give_a_reason() -> None:
     assert not refused(FunctionRule(lambda text, run: text.isupper(), name="loud"), "YES")
     assert refused(FunctionRule(lambda text, run: text.isupper(), name="loud"), "yes") == (
-        "The rule loud refuses the answer."
+        "The answer does not satisfy the rule loud."
     )
     assert refused(FunctionRule(lambda text, run: "speak up", name="loud"), "yes") == "speak up"
 
@@ -108,7 +107,7 @@ def test_record_lists_passed_and_failed_rules() -> None:
     accept = AcceptanceTest(
         SCHEMA, TaskValueRule("order", r"Order (\d+)"), observers=[told.append], max_verdicts=2
     )
-    assert accept(run('{"order": 1}')) == "The field order does not say what the task says."
+    assert accept(run('{"order": 1}')) == "The field order does not match the task."
     assert accept(run('{"order": 4711}')) is True
     assert accept(run()) is not True
     assert [verdict.accepted for verdict in accept.verdicts] == [True, False], "the latest two are kept"
@@ -131,7 +130,7 @@ def test_rules_may_be_data() -> None:
         ]
     )
     assert accept(run('{"order": "4711"}')) is True
-    assert "not say" in str(accept(run('{"order": "12"}')))
+    assert "not match" in str(accept(run('{"order": "12"}')))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_rules_may_be_data() -> None:
 def test_invalid_rule_is_a_config_error(rules: list[dict[str, object]]) -> None:
     with pytest.raises(ConfigError, match="acceptance"):
         AcceptanceTest.from_data(rules)
-    with pytest.raises(ConfigError, match="keep"):
+    with pytest.raises(ConfigError, match="max_verdicts"):
         AcceptanceTest(SCHEMA, max_verdicts=0)
 
 
@@ -176,5 +175,5 @@ def test_rejected_answer_is_regenerated_with_reason_in_task() -> None:
             guarded.tools(guarded.model(model))
     assert guarded.answer == '{"order": "4711"}'
     assert asked[0] == TASK
-    assert "does not say what the task says" in asked[1]
+    assert "does not match the task" in asked[1]
     assert [verdict.accepted for verdict in accept.verdicts] == [False, True]

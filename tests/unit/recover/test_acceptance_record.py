@@ -14,8 +14,9 @@ from agentguard.recover.acceptance.acceptance_record import (
     build_input_messages,
     parse_attempt,
 )
-from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, PatternRule
+from agentguard.recover.acceptance.acceptance_test import AcceptanceTest
 from agentguard.recover.acceptance.llm_rule import LlmRule
+from agentguard.recover.acceptance.rules import PatternRule
 from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.store import Store
@@ -70,7 +71,7 @@ def test_attempts_are_stored_with_one_shared_input(tmp_path: Path, ladder: objec
         {
             "rule": "matches",
             "passed": False,
-            "reason": "The answer has not the form it must have.",
+            "reason": "The answer does not have the required form.",
             "error": "",
         }
     ]
@@ -163,7 +164,7 @@ def test_judge_answers_a_question_about_the_output() -> None:
     test = AcceptanceTest(LlmRule("Does it name its source?", yes_if("ledger")))
     assert test.may_block
     assert test(output_of("4711, says the ledger")) is True
-    assert "A reviewer answers no to: Does it name its source?" in str(test(output_of("4711")))
+    assert "A reviewer answered no to the question: Does it name its source?" in str(test(output_of("4711")))
 
 
 def test_disagreeing_or_unavailable_judges_reject() -> None:

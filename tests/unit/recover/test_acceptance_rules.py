@@ -129,7 +129,7 @@ def test_grounded_rule_shows_the_matching_passages_to_the_judge(tmp_path: Path) 
 def test_grounded_rule_without_source_refuses_without_a_question() -> None:
     judge = TableJudge(lambda run, question: "yes")
     rule = LlmRule("Is it supported?", judge, sources=AnswerSources(tools=["search"]))
-    assert "no source" in rule.find_violation("It is free.", EMPTY)
+    assert "No source" in rule.find_violation("It is free.", EMPTY)
     assert not judge.asked
 
 

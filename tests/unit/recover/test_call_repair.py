@@ -176,7 +176,7 @@ def test_turn_is_repaired_completely_or_not_at_all() -> None:
     assert found is not None
     repairs, said = found
     assert repairs == (Repair(step=0, field="tool_calls[0]", text='{"class":"second","seat":4}'),)
-    assert 'seat was "4" and is now 4' in said
+    assert 'seat was changed from "4" to 4' in said
 
 
 def test_repairs_are_applied_and_show_replaced_values() -> None:

@@ -97,7 +97,7 @@ def test_roll_forward_repairs_calls_of_proposed_turn() -> None:
     name, arguments, told = plan.actions
     assert name == Repair(step=5, field="tool_calls[0].name", text="book")
     assert arguments == Repair(step=5, field="tool_calls[0]", text='{"seat":4}')
-    assert 'seat was "4" and is now 4' in told.text
+    assert 'seat was changed from "4" to 4' in told.text
     assert made("roll_forward", calls=False).plan(here) is None
     assert made("roll_forward").plan(replace(here, is_committed=True)) is None
     assert made("roll_forward").plan(proposed()) is None, "nothing is wrong that the schema tells of"
@@ -202,22 +202,22 @@ TOOLS = {
 
 
 @pytest.mark.parametrize(
-    ("options", "tools", "doubt", "why"),
+    ("options", "tools", "uncertainty", "why"),
     [
-        ({}, ("look", "book"), 0.0, "A call of book is write"),
+        ({}, ("look", "book"), 0.0, "put to a vote"),
         ({}, ("unknown",), 0.0, "destructive"),
         ({}, ("look",), 0.9, None),
         ({"effects": ["destructive"]}, ("book",), 0.9, None),
-        ({"uncertainty_threshold": 0.3}, ("look",), 0.3, "in doubt"),
+        ({"uncertainty_threshold": 0.3}, ("look",), 0.3, "uncertain"),
         ({"uncertainty_threshold": 0.3}, ("look",), 0.29, None),
         ({"effects": [], "uncertainty_threshold": 0.3}, ("book",), 0.1, None),
         ({"effects": ["read"]}, ("look",), 0.0, "read"),
     ],
 )
-def test_risky_and_effectful_turns_are_protected(
-    options: dict[str, Any], tools: tuple[str, ...], doubt: float, why: str | None
+def test_risky_and_effectful_turns_get_a_vote(
+    options: dict[str, Any], tools: tuple[str, ...], uncertainty: float, why: str | None
 ) -> None:
-    found = SelectiveRedundancy(**options).explain(turn(*tools), EffectLedger(tools=TOOLS), doubt)
+    found = SelectiveRedundancy(**options).explain(turn(*tools), EffectLedger(tools=TOOLS), uncertainty)
     assert (found is None) if why is None else (found is not None and why in found)
 
 
@@ -231,8 +231,8 @@ def test_risky_and_effectful_turns_are_protected(
         {"ask_localizer": True},
     ],
 )
-def test_redundancy_without_protection_is_an_error(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="protect"):
+def test_redundancy_without_selected_turns_is_an_error(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="redundancy"):
         SelectiveRedundancy(**options)
 
 

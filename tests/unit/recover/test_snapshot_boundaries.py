@@ -66,10 +66,10 @@ def test_truncation_ignores_snapshots() -> None:
 def test_hint_names_the_step_and_effects_since_the_boundary() -> None:
     ledger = booked(0, 1, 2, 3, 4, 5)
     said = text(RollbackStrategy(prefer="fork").plan(situation(4, restorable_steps=(2,), ledger=ledger)))
-    assert "because step 3 of those you took from here led to a failure" in said
+    assert "because step 3 after this point led to a failure" in said
     assert [f'"seat":{seat}' in said for seat in range(6)] == [False, False, True, True, True, True]
     near = text(RollbackStrategy(prefer="fork").plan(situation(4, ledger=ledger)))
-    assert "because the step you took here led to a failure" in near
+    assert "because the step after this point led to a failure" in near
     assert '"seat":3' not in near
 
 

@@ -83,7 +83,7 @@ def test_recovery_block_takes_first_accepted_candidate() -> None:
 
 
 def test_each_candidate_is_requested_by_its_variant() -> None:
-    sample = Sample(n=4, quorum=1, models=("a", "b"), tells=("think",), temperatures=(0.1, 0.5, 0.9))
+    sample = Sample(n=4, quorum=1, models=("a", "b"), instructions=("think",), temperatures=(0.1, 0.5, 0.9))
     assert sample.build_variants() == (
         SampleVariant(model="a", instruction="think", temperature=0.1),
         SampleVariant(model="b", instruction="think", temperature=0.5),

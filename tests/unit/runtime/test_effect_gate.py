@@ -60,7 +60,7 @@ def test_wrong_value_for_destructive_tool_is_refused_and_stops_the_run_if_repeat
     plan = session.propose(turn())
     assert plan is not None
     assert plan.strategy == "reprompt"
-    assert "dropped before anything in it ran" in session.pending_messages[0]
+    assert "None of its tool calls ran" in session.pending_messages[0]
     assert session.propose(turn()) is not None
     assert session.stop_reason is not None
 
@@ -412,7 +412,7 @@ def test_person_approves_a_repeated_call_once() -> None:
     plan = session.propose(pair(TEN))
     assert plan is not None
     question = next(action.question for action in plan.actions if isinstance(action, Escalate))
-    assert 'The agent wants to call transfer({"amount":10,"to":"Ann"}). Answer "yes"' in question
+    assert 'The agent requests transfer({"amount":10,"to":"Ann"}). Answer "yes"' in question
     assert "approved" in session.record_person_answer("Yes, go ahead.")
     assert session.propose(pair(TEN)) is None
     execute(session, pair(TEN))

@@ -98,7 +98,7 @@ def test_missing_snapshot_is_an_error() -> None:
     series.put(4, b"x")
     assert series.find_nearest(3) is None
     assert series.find_nearest(9) == 4
-    with pytest.raises(RecoveryError, match="no state of the boundary before step 3"):
+    with pytest.raises(RecoveryError, match="no saved state before step 3"):
         series.get(3)
 
 
@@ -179,7 +179,7 @@ def test_lost_snapshot_is_not_used_as_base() -> None:
 
 @pytest.mark.parametrize("wrong", [{"max_bytes": 0}, {"dense_count": 1}])
 def test_limits_are_validated(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="most_bytes must be at least 1, dense at least 2"):
+    with pytest.raises(ConfigError, match="max_bytes of at least 1 and dense_count of at least 2"):
         SnapshotHistory(**wrong)
 
 

@@ -114,5 +114,5 @@ def test_outlier_moves_the_mean_by_its_weight() -> None:
     ],
 )
 def test_options_are_validated(wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="turns_between must be above 0"):
+    with pytest.raises(ConfigError, match="expected_turns_between_failures above 0"):
         CheckpointInterval(**wrong)  # type: ignore[arg-type]
