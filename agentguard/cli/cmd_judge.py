@@ -203,7 +203,7 @@ def train(
                 "structure": source.kind.key,
                 "runs": source.runs,
                 "ranks_steps": source.ranker is not None,
-                "tells_outcomes": source.outcome is not None,
+                "predicts_outcomes": source.outcome is not None,
             }
             for source in model.specialists
         ],
@@ -337,7 +337,7 @@ def _format_agents(rows: list[dict[str, Any]]) -> Table:
     )
     for row in rows:
         counts = (str(row[key]) for key in ("failed", "passed", "root_causes"))
-        parts = ("trained" if row[key] else "too few labels" for key in ("ranks_steps", "tells_outcomes"))
+        parts = ("trained" if row[key] else "too few labels" for key in ("ranks_steps", "predicts_outcomes"))
         table.add_row(escape(row["agent"]), *counts, *parts)
     return table
 

@@ -1,9 +1,9 @@
 """Judge interface: typed questions about a run, answered with probabilities.
 
-Embedded model, chat model, pooling model, panel and cache implement it. A judge never sees the acting agent's
-own context or tools, and it can only choose from the closed set of a question. A question's ``context`` is
-data beside the run, e.g. findings of rules. A judge that reads text receives it fenced like the run; others
-ignore it.
+Embedded model, chat model, pooling model, panel and cache implement it. A judge receives neither the agent's
+context nor its tools, and can only choose from the closed set of a question. A question's ``context`` is data
+beside the run, e.g. findings of rules. A judge that reads text receives it fenced like the run; others ignore
+it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ TEXT_SCHEMA: Final = build_text_schema(MAX_TEXT_CHARS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedText:
-    """Generated line; empty with ``error`` if generation failed."""
+    """Generated text; empty, with an ``error``, if the generation failed."""
 
     text: str = ""
     error: str | None = None

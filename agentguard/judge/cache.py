@@ -1,9 +1,9 @@
 """Cache of a judge's answers.
 
-The cache key is one SHA-256 of the run's content, the question, the judge's name and its version. Any other
-word, order of options, model, prompt or schema gives another key. Errors are not cached. The most recent
-answers are kept in memory; with a store they survive the process, and are deleted there with the run. A judge
-without its own store uses that of the `VerdictScope` around the call.
+The cache key is a SHA-256 of the run's content, the question, the judge's name and its version. Another text,
+order of options, model, prompt or schema gives another key. Errors are not cached. The most recent answers
+are in memory. With a store they outlive the process, and the store deletes them with the run. A judge without
+its own store uses that of the `VerdictScope` around the call.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class VerdictScope:
     The scope applies to the thread or task of the block, and to work that copies its context variables.
 
     Args:
-        store: keeps the answers; None only counts them.
+        store: store of the answers; None only counts them.
         tenant: owner of the answers in the store.
     """
 
@@ -103,7 +103,7 @@ class CachedJudge:
     Args:
         judge: judge that answers on a cache miss.
         version: dependencies of the judge's answers; optional for a `VersionedJudge`.
-        store: keeps answers beyond the process; by default that of the `VerdictScope` around a call.
+        store: persistent store of the answers; by default that of the `VerdictScope` around a call.
         tenant: owner of the answers in the store.
         max_entries: maximum of answers in memory.
 
@@ -123,7 +123,7 @@ class CachedJudge:
         if version is None and not isinstance(judge, VersionedJudge):
             raise ConfigError(f"judge {judge.name!r} has no version: pass one to CachedJudge")
         if max_entries < 0:
-            raise ConfigError("memory is a number of answers, 0 or more")
+            raise ConfigError(f"max_entries is {max_entries}, expected at least 0")
         self.judge = judge
         self.name = judge.name
         self.stats = CacheStats()
@@ -153,7 +153,7 @@ class CachedJudge:
         """Generate text with the judge, uncached; return an error if the judge cannot generate text."""
         if isinstance(self.judge, TextGenerator):
             return self.judge.generate_text(transcript, prompt)
-        return GeneratedText(error=f"judge {self.name!r} does not write")
+        return GeneratedText(error=f"judge {self.name!r} cannot generate text")
 
     def version(self, transcript: Trajectory) -> str:
         """Return everything besides run and question that an answer depends on."""
@@ -226,7 +226,7 @@ class CachedJudge:
 
 
 def _decode_answer(data: Mapping[str, Any], question: Question) -> JudgeAnswer | None:
-    """Decode an answer from a row; return None unless it holds exactly this closed set of options."""
+    """Decode an answer from a row; return None unless its options are those of the question."""
     probabilities = data.get("probabilities")
     if not isinstance(probabilities, Mapping) or set(probabilities) != set(list_options(question)):
         return None

@@ -12,28 +12,28 @@ from agentguard.trajectory.model import Trajectory
 
 def hash_content(run: Trajectory) -> str:
     """Return the SHA-256 in hexadecimal of a run's content, without its id and format."""
-    hashed = hashlib.sha256()
+    hasher = hashlib.sha256()
     for one in fields(run):
         if one.name not in ("id", "format"):
-            _update_hash(hashed, one.name)
-            _update_hash(hashed, getattr(run, one.name))
-    return hashed.hexdigest()
+            _update_hash(hasher, one.name)
+            _update_hash(hasher, getattr(run, one.name))
+    return hasher.hexdigest()
 
 
 def hash_question(question: Question) -> str:
     """Return the SHA-256 in hexadecimal of a question: its type, id, text, context and ordered options."""
-    hashed = hashlib.sha256()
-    _update_hash(hashed, type(question).__name__)
+    hasher = hashlib.sha256()
+    _update_hash(hasher, type(question).__name__)
     for one in fields(question):
-        _update_hash(hashed, getattr(question, one.name))
-    return hashed.hexdigest()
+        _update_hash(hasher, getattr(question, one.name))
+    return hasher.hexdigest()
 
 
 def _update_hash(hasher: Any, value: Any) -> None:
     """Update the hash with a value, prefixed by type and length, so that no two values collide.
 
-    The order of a mapping's keys counts, since a judge reads them in their order. The function is iterative,
-    so that deep nesting cannot exhaust the stack.
+    The hash depends on the order of a mapping's keys, since a judge reads them in their order. The function
+    is iterative, so that deep nesting cannot exhaust the stack.
     """
     pending = [value]
     while pending:

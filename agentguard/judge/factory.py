@@ -35,7 +35,7 @@ def build_judge(
     Args:
         settings: endpoint and options of the judge.
         schemata: texts of earlier failures to show a chat model after a run, or a function that selects them.
-        store: keeps the answers beyond the process.
+        store: persistent store of the answers.
         prices: prices by pattern of model names, for the cost of a chat model's answers.
 
     Raises:
@@ -88,10 +88,10 @@ def _build_classifier(settings: ClassifierSettings) -> ClassifierSpec:
 
 
 def _resolve_options(settings: ClassifierSettings, options: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the options as questions have them; ids of response safety tiers become their descriptions.
+    """Return the options of the questions; ids of response safety tiers become their descriptions.
 
     Raises:
-        ConfigError: they are not the tiers, so that the question could never be answered.
+        ConfigError: the options of a classifier of response safety are not the tiers.
     """
     from agentguard.judge.response_safety import TAXONOMY, SafetyTier, describe_tier
 
@@ -100,7 +100,7 @@ def _resolve_options(settings: ClassifierSettings, options: tuple[str, ...]) -> 
     tier_texts = {tier.value: describe_tier(tier) for tier in SafetyTier}
     if settings.task != "score" and set(options) != set(tier_texts):
         raise ConfigError(
-            f"judge: a classifier of {TAXONOMY} has the classes {', '.join(tier_texts)}, and no other"
+            f"judge: a classifier of {TAXONOMY} must have exactly the classes {', '.join(tier_texts)}"
         )
     return tuple(tier_texts[option] for option in options)
 

@@ -6,8 +6,8 @@ choice of the four tiers, one message at a time. Each tier except ``safe`` has a
 - ``block`` and ``escalate`` disrupt the run. They need the agreement of two judges, each asked in both orders
   of the options (`agentguard.judge.ensemble.unanimous`).
 - If the judges disagree, the strongest action is ``condition``: the agent is asked for a conditional answer.
-- A judge that was not trained for the question, such as the embedded one, abstains. An abstention does not
-  count as safe; the rule for ``unknown`` applies.
+- A judge that was not trained for the question, such as the embedded one, returns an error. The message does
+  not count as safe; the rule for ``unknown`` applies.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class SafetyRules:
     def __post_init__(self) -> None:
         for tier in (*self.thresholds, *self.actions):
             if tier not in TIERS_WORST_FIRST:
-                raise ConfigError(f"safety: {tier} takes no rule; known: {', '.join(TIERS_WORST_FIRST)}")
+                raise ConfigError(
+                    f"safety: {tier} cannot have a rule; tiers with rules: {', '.join(TIERS_WORST_FIRST)}"
+                )
         for tier, value in self.thresholds.items():
             if isinstance(value, bool) or not 0 < value <= 1:
                 raise ConfigError(
@@ -123,7 +125,7 @@ class SafetyAssessment:
     """Safety rating of one message.
 
     Attributes:
-        step: index of the step that holds the message.
+        step: index of the step with the message.
         tier: None if no judge could answer, or if the judges disagree.
         action: action to take.
         probabilities: probabilities of the tiers; empty without a tier.
@@ -157,9 +159,9 @@ class SafetyAssessment:
         )
 
 
-_UNDECIDED_MESSAGE: Final = "Whether the reply is fit to be handed on could not be settled."
+_UNDECIDED_MESSAGE: Final = "The safety of the reply could not be determined."
 _UNDECIDED_CORRECTION: Final = (
-    "Say it so that it is safe for anyone who may read it, or say what it depends on."
+    "Write the reply so that it is safe for every reader, or state the conditions under which it applies."
 )
 
 
@@ -169,7 +171,7 @@ def format_trigger(action: SafetyAction) -> str:
 
 
 class ResponseSafety:
-    """Rates the messages of an agent; pass it to ``Guard(safety=...)``.
+    """Rating of the messages of an agent; pass it to ``Guard(safety=...)``.
 
     Args:
         judge: the first judge.
@@ -197,8 +199,8 @@ class ResponseSafety:
         self.rules = rules or SafetyRules()
         if second_judge is None and not allow_single_judge and self.rules.has_disruptive_actions():
             raise ConfigError(
-                "safety: block and escalate need two judges that agree; give a second judge (judge.second in "
-                "a policy), or say alone: true, or let every tier have the action pass or condition"
+                "safety: block and escalate need two judges that agree; name a second judge (judge.second in "
+                "a policy), or set alone: true, or give every tier the action pass or condition"
             )
         self.judge = UnanimousJudge([judge] if second_judge is None else [judge, second_judge])
 
@@ -293,7 +295,7 @@ def load_safety_codes() -> Mapping[SafetyTier, TaxonomyCode]:
 
 
 def _select_action_on_disagreement(answer: JudgeAnswer, rules: SafetyRules) -> SafetyAction:
-    """Return ``condition`` if any vote asks for an action, else ``pass``."""
+    """Return ``condition`` if any vote selects a tier with an action, else ``pass``."""
     by_text = {describe_tier(tier): tier for tier in SafetyTier}
     actions = {rules.select_action(by_text[one]) for one, votes in get_votes(answer).items() if votes}
     return SafetyAction.ALLOW if actions <= {SafetyAction.ALLOW} else SafetyAction.CONDITION

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 USAGE_KEYS: Final = (
-    *("calls", "cached_answers", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds"),
-)
+    "calls", "cached_answers", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds",
+)  # fmt: skip
 """Counts of every judge that calls a model."""
 
 COST_KEY: Final = "cost_usd"

@@ -22,11 +22,10 @@ from agentguard.evals.judge_checks.reference_cases import build_reference_runs
 from agentguard.judge.base import RUN_FAILED, Predicate, build_root_cause_question
 from agentguard.judge.classifier.linear_head import LinearHead
 from agentguard.judge.classifier.pooling_judge import (
-    ClassifierSpec,
     PoolingJudge,
     PoolingOptions,
-    build_text_pairs,
 )
+from agentguard.judge.classifier.spec import ClassifierSpec, build_text_pairs
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions, ErrorKind
 from agentguard.judge.vllm.command import ServeOptions
@@ -197,7 +196,7 @@ def test_hang_visible_only_to_canary_is_restarted(embedding: tuple[Serving, Stat
     (engine,) = [pid for pid, name in children(ready["pid"]).items() if "Engine" in name]
     os.kill(engine, signal.SIGSTOP)
     suspect = process.until("suspect")
-    assert suspect["reason"] == "the canary was not answered: timeout"
+    assert suspect["reason"] == "the known-answer probe was not answered: timeout"
     assert is_healthy(ready["url"].removesuffix("v1") + "health"), "the heartbeat shows nothing"
     again = process.until("ready")
     assert (again["restarts"], again["canary"]["right"]) == (1, 3)

@@ -1,7 +1,7 @@
 """Linear classification head: probabilities from the vectors of an embedding model.
 
-A multinomial logistic regression over its vectors makes a classifier of a general embedding model, without
-another model to train or serve. It is stored as JSON, so loading it runs no code.
+A multinomial logistic regression over its vectors turns a general embedding model into a classifier. No other
+model is trained or served. The file is JSON, so loading it runs no code.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LinearHead:
 
     @classmethod
     def load(cls, path: Path) -> LinearHead:
-        """Load a head. Raises ModelFileError if the file does not hold one."""
+        """Load a head. Raises ModelFileError if the file is not one."""
         try:
             data: Any = orjson.loads(path.read_bytes())
             if data.pop("kind") != _HEAD_KIND:
@@ -72,7 +72,7 @@ class LinearHead:
             rows = tuple(tuple(map(float, row)) for row in data["weights"])
             return cls(options=tuple(data["options"]), weights=rows, bias=tuple(map(float, data["bias"])))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigError):
-            raise ModelFileError(f"{path} holds no classifier head") from None
+            raise ModelFileError(f"{path} is not a classifier head") from None
 
     @classmethod
     def fit(

@@ -7,9 +7,9 @@
 - ``/v1/embeddings`` for vectors, which a `LinearHead` turns into probabilities.
 
 Each text takes one forward pass and generates no token. A text cannot change the form of an answer, since the
-classes are the model's. It can still shift the probabilities, so rules take precedence over this judge too.
+model sets the classes. It can still shift the probabilities, so rules take precedence over this judge too.
 
-A classifier answers only the questions it was trained for. The answer to any other question is a
+A classifier answers only the questions that it was trained for. The answer to any other question is a
 `JudgeAnswer` with the error ``untrained``. Errors are values, as for
 `agentguard.judge.llm.chat_judge.ChatJudge`.
 """
@@ -23,9 +23,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agentguard.config.judge import PoolingTask
 from agentguard.errors import ConfigError
 from agentguard.judge.base import JudgeAnswer, Predicate, Question
-from agentguard.judge.classifier.spec import ClassifierSpec, PoolingTask, build_text_pairs, parse_steps
+from agentguard.judge.classifier.spec import ClassifierSpec, build_text_pairs, parse_steps
 from agentguard.judge.llm.background_loop import get_loop_time
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.multiple_choice import list_options
@@ -33,7 +34,15 @@ from agentguard.judge.llm.response_parser import parse_usage
 from agentguard.judge.llm.types import CallError, CallUsage, EndpointInfo, ErrorKind
 from agentguard.trajectory.model import Trajectory
 
+UNTRAINED: Final = "untrained"
+"""Error of a question that no classifier was trained for."""
+
 ScoreVector = tuple[float, ...]
+"""Numbers that the endpoint returns for one text."""
+
+_DEFAULT_CONTEXT_TOKENS: Final = 512
+_SHRINK_FACTOR: Final = 0.6
+_MAX_ATTEMPTS: Final = 4
 _SUM_TOLERANCE: Final = 0.02
 _MAX_VECTOR_LENGTH: Final = 65_536
 
@@ -64,9 +73,7 @@ def _parse_items(
         row = parse_item(item) if isinstance(item, dict) else None
         index = item.get("index", position) if isinstance(item, dict) else position
         if row is None or not isinstance(index, int):
-            return CallError(
-                kind=ErrorKind.OUT_OF_SET, message="the response does not have the form of the classifier"
-            )
+            return CallError(kind=ErrorKind.OUT_OF_SET, message="the response does not match the classifier")
         rows[index] = row
     if set(rows) != set(range(count)):
         return CallError(kind=ErrorKind.MALFORMED, message="the endpoint did not answer for each text")
@@ -94,23 +101,6 @@ def _parse_floats(value: Any) -> ScoreVector | None:
     return row if row and all(map(math.isfinite, row)) else None
 
 
-__all__ = [
-    "UNTRAINED",
-    "ClassifierSpec",
-    "PoolingJudge",
-    "PoolingOptions",
-    "build_pooling_request",
-    "build_text_pairs",
-]
-
-UNTRAINED: Final = "untrained"
-"""Error of a question that no classifier was trained for."""
-
-_DEFAULT_CONTEXT_TOKENS: Final = 512
-_SHRINK_FACTOR: Final = 0.6
-_MAX_ATTEMPTS: Final = 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingOptions:
     """Settings of a pooling judge.
@@ -119,9 +109,9 @@ class PoolingOptions:
         deadline_s: time limit for all questions of one call to ``decide``, in seconds.
         context_tokens: maximum text length, also if the endpoint reports a longer one; 512 if neither is
             known.
-        characters_per_token: estimate of the text length per token; a text that turns out too long is
-            shortened further.
-        batch_size: texts in one request.
+        characters_per_token: estimate of the text length per token; a text that the endpoint rejects as too
+            long is shortened further.
+        batch_size: maximum of texts in one request.
     """
 
     deadline_s: float = 60.0
@@ -171,7 +161,8 @@ class PoolingJudge:
             self.options.deadline_s > 0 < self.options.characters_per_token and self.options.batch_size >= 1
         ):
             raise ConfigError(
-                "a pooling judge needs deadline_s and characters_per_token over 0, and a batch of at least 1"
+                "a pooling judge needs deadline_s and characters_per_token above 0, and batch_size of at "
+                "least 1"
             )
 
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
@@ -197,11 +188,11 @@ class PoolingJudge:
         if not run.steps:
             return tuple(JudgeAnswer(question=q.id, error="the run has no step") for q in questions)
         end = get_loop_time() + self.options.deadline_s
-        facts = await self.endpoint.fetch_info(self.options.deadline_s)
-        if isinstance(facts, CallError):
-            error = self.endpoint.describe_error(facts)
-            return tuple(_build_error_answer(q, facts.kind, error, CallUsage()) for q in questions)
-        return tuple(await asyncio.gather(*(self._answer(facts, run, one, end) for one in questions)))
+        info = await self.endpoint.fetch_info(self.options.deadline_s)
+        if isinstance(info, CallError):
+            error = self.endpoint.describe_error(info)
+            return tuple(_build_error_answer(q, info.kind, error, CallUsage()) for q in questions)
+        return tuple(await asyncio.gather(*(self._answer(info, run, one, end) for one in questions)))
 
     async def _answer(
         self, info: EndpointInfo, run: Trajectory, question: Question, deadline: float
@@ -213,7 +204,7 @@ class PoolingJudge:
         work = _PendingQuestion(run, question, classifier, deadline)
         max_characters = self._compute_available_characters(info)
         rows: tuple[ScoreVector, ...] | CallError = CallError(
-            kind=ErrorKind.TOO_LONG, message="the run was not shown"
+            kind=ErrorKind.TOO_LONG, message="the run was not sent"
         )
         for _ in range(_MAX_ATTEMPTS):
             try:

@@ -15,8 +15,6 @@ from agentguard.judge.llm.prompt import render_run, render_step
 from agentguard.judge.llm.sanitization import neutralize, to_one_line
 from agentguard.trajectory.model import Trajectory
 
-__all__ = ["ANY_QUESTION", "ClassifierSpec", "PoolingTask", "build_text_pairs", "parse_steps"]
-
 ANY_QUESTION: Final = "*"
 _FIXED_NONCE: Final = "0" * 16
 _MAX_TASK_CHARS: Final = 300
@@ -29,15 +27,15 @@ class ClassifierSpec:
     """Mapping of one kind of question to a served model.
 
     Attributes:
-        question: id of the questions it answers, or a prefix of their ids with ``*`` at the end; ``"*"``
-            alone matches all, which only a scorer can answer.
-        task: ``classify`` and ``embed`` read one text, ``score`` a question and a text.
+        question: id of the questions that it answers, or a prefix of their ids with ``*`` at the end;
+            ``"*"`` alone matches all questions, which only a scorer can answer.
+        task: ``classify`` and ``embed`` read one text, ``score`` reads a question and a text.
         options: meaning of the model's classes, in their order; for ``classify``.
         by: input text.
             ``run``: the run.
             ``step``: one text for each step that the options name (``"7"``, ``"step 7"``,
-            ``"steps 7 to 9"``). A step's share is its probability of ``chosen``, or its score; for an
-            option of several steps the maximum counts.
+            ``"steps 7 to 9"``). The weight of a step is its probability of ``chosen``, or its score. The
+            weight of an option is the maximum over its steps.
             ``shown``: the question's context, e.g. the message whose safety is rated.
         chosen: the option that selects a step.
         head: turns vectors into probabilities; for ``embed``.
@@ -55,13 +53,13 @@ class ClassifierSpec:
 
     def __post_init__(self) -> None:
         if (self.task == "embed") != (self.head is not None):
-            raise ConfigError(f"classifier {self.question!r}: embed needs a head, and nothing else takes one")
+            raise ConfigError(f"classifier {self.question!r}: the task embed, and no other, needs a head")
         if self.task == "classify" and len(set(self.options)) != max(2, len(self.options)):
             raise ConfigError(f"classifier {self.question!r}: classify needs at least two different options")
         if self.task != "score" and (
             self.question == ANY_QUESTION or (self.by == "step" and self.chosen not in self.classes)
         ):
-            raise ConfigError(f"classifier {self.question!r}: its classes do not answer that")
+            raise ConfigError(f"classifier {self.question!r}: its classes cannot answer the question")
 
     @property
     def classes(self) -> tuple[str, ...]:

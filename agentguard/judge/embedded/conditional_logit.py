@@ -20,7 +20,12 @@ _MAX_ITERATIONS = 100
 
 
 def softmax_by_run(scores: Array, runs: Runs) -> Array:
-    """Compute the softmax of ``scores`` within each run; ``runs`` numbers the rows' runs from 0."""
+    """Compute the softmax of ``scores`` within each run.
+
+    Args:
+        scores: one score for each row.
+        runs: number of each row's run, from 0.
+    """
     top = np.full(int(runs.max()) + 1, -np.inf)
     np.maximum.at(top, runs, scores)
     weights = np.exp(scores - top[runs])
@@ -30,7 +35,7 @@ def softmax_by_run(scores: Array, runs: Runs) -> Array:
 
 
 def standardize_within_run(values: Array) -> Array:
-    """Standardize each column of one run by its mean and standard deviation; 0 if constant."""
+    """Standardize each column of one run by its mean and standard deviation; a constant column becomes 0."""
     deviation = values.std(axis=0)
     shifted = (values - values.mean(axis=0)) / (deviation + _EPSILON)
     return np.asarray(np.where(deviation > _EPSILON, shifted, 0.0))
@@ -71,7 +76,15 @@ class LinearScorer:
 
 @dataclass(frozen=True, slots=True)
 class KernelScorer:
-    """Conditional logit with a Gaussian kernel over scaled columns; ``width`` multiplies mean squares."""
+    """Conditional logit with a Gaussian kernel over scaled columns.
+
+    Attributes:
+        scaler: scaler of the columns.
+        points: scaled training rows, shape ``(points, columns)``.
+        weights: one weight for each point.
+        width: factor on the mean squared distance in the exponent.
+        squares: sum of squares of each point.
+    """
 
     scaler: FeatureScaler
     points: Array
@@ -101,9 +114,15 @@ def fit_weights(
     offset: Array | None = None,
     importance: Array | None = None,
 ) -> Array:
-    """Fit weights that maximise the likelihood of the chosen rows minus ``ridge`` / 2 times their squares.
+    """Fit weights that maximise the penalised log-likelihood of the chosen rows.
 
-    ``importance`` is a factor on the likelihood of each row's run, the same for all rows of a run.
+    Args:
+        scaled: features, shape ``(rows, columns)``.
+        chosen: 0/1 for each row.
+        runs: number of each row's run, from 0.
+        ridge: factor on half of the sum of the squared weights.
+        offset: fixed part of each row's score; 0 by default.
+        importance: factor on the likelihood of each row's run, the same for all rows of a run; 1 by default.
     """
     fixed = np.zeros(len(scaled)) if offset is None else offset
     factor = np.ones(len(scaled)) if importance is None else importance

@@ -1,7 +1,7 @@
 """Findings of detectors as evidence for the root cause in a run of an unknown agent.
 
 Most findings name the step that caused them. A repetition, or an error to which no agent reacts, is a
-consequence: it counts at the candidate before it, such as the first occurrence of a repeated call.
+consequence. It is evidence for an earlier candidate, such as the first occurrence of a repeated call.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CONSEQUENCE_DETECTORS: Final = frozenset({
 })  # fmt: skip
 """Detectors whose findings name a consequence of the root cause."""
 
-# Log-odds that a certain finding adds to its step. In a single agent's log the order of turns carries little
-# information and the results carry much, so findings outrank the prior.
+# Log-odds that a finding of probability 1 adds to its step. In the log of a single agent, the order of the
+# turns carries little information and the results carry much, so findings outrank the prior.
 _LOG_ODDS, _LOG_ODDS_SINGLE_AGENT = 2.0, 5.0
 _MIN_PROBABILITY = 0.2  # a repaired fault keeps 0.4 of its probability, and counts if it was likely
 _LATER_FINDING_DECAY = 0.6
@@ -44,7 +44,7 @@ def find_cause_row(table: StepTable, finding: Finding) -> int | None:
         return row
     layout, is_action = table.layout, table.layout.is_action(table.steps[row])
     if finding.detector == "tool_error_ignored" and not is_action:
-        return row  # an answer after an error is the fault; a further call is its consequence
+        return row  # an answer after an error is itself the fault; a further call is a consequence
     for earlier in range(row - 1, max(-1, row - 1 - _MAX_ROWS_BACK), -1):
         if table.agents[earlier] == table.agents[row] and layout.is_action(table.steps[earlier]) == is_action:
             return earlier
@@ -52,8 +52,9 @@ def find_cause_row(table: StepTable, finding: Finding) -> int | None:
 
 
 def weight_by_findings(probabilities: Array, table: StepTable, findings: Sequence[Finding]) -> Array:
-    """Increase the probability of steps with findings, the best evidence on an unknown kind of log.
+    """Return the step probabilities, increased for steps with findings and normalized to a sum of 1.
 
+    Findings are the best evidence on an unknown kind of log.
     The earliest finding counts most, since later errors are often its consequences. For the same reason, a
     detector that fires again within `_EPISODE_STEPS` counts only at its first step, or if another detector
     fires there too.
@@ -64,13 +65,13 @@ def weight_by_findings(probabilities: Array, table: StepTable, findings: Sequenc
         row = find_cause_row(table, finding)
         if row is None or finding.probability < _MIN_PROBABILITY:
             continue
-        goes_on = finding.step - last.get(finding.detector, -_EPISODE_STEPS - 1) <= _EPISODE_STEPS
+        is_repeated = finding.step - last.get(finding.detector, -_EPISODE_STEPS - 1) <= _EPISODE_STEPS
         last[finding.detector] = finding.step
-        if not goes_on or row in best:
+        if not is_repeated or row in best:
             best[row] = max(best.get(row, 0.0), min(1.0, finding.probability))
-    pull = np.zeros(len(probabilities))
+    log_odds = np.zeros(len(probabilities))
     strength = _LOG_ODDS_SINGLE_AGENT if is_single_agent(table.values) else _LOG_ODDS
     for order, row in enumerate(sorted(best)):
-        pull[row] = strength * best[row] * _LATER_FINDING_DECAY**order
-    weights = probabilities * np.exp(pull)
+        log_odds[row] = strength * best[row] * _LATER_FINDING_DECAY**order
+    weights = probabilities * np.exp(log_odds)
     return np.asarray(weights / weights.sum())

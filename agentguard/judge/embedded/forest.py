@@ -1,7 +1,7 @@
 """Randomised trees (Geurts et al. 2006; Breiman 2001), grown by scikit-learn and stored as plain arrays.
 
-A run has few rows, and scikit-learn's forests take milliseconds for any number of rows. Walking the flattened
-trees with NumPy takes a fraction of a millisecond, and arrays can be stored without pickle.
+A run has few rows, and scikit-learn's forests take milliseconds for any number of rows. NumPy traverses the
+flattened trees in a fraction of a millisecond, and arrays can be stored without pickle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MIN_PROBABILITY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Flattened trees: nodes of all trees in one array; a leaf is its own child.
+    """Flattened trees: nodes of all trees in one array; both children of a leaf are the leaf itself.
 
     Attributes:
         columns: columns of the table that the trees read.
@@ -49,7 +49,7 @@ class Forest:
         return np.asarray(self.value[nodes].mean(axis=1), dtype=np.float64)
 
     def score(self, values: Array) -> Array:
-        """Return the log of the probability, floored."""
+        """Return the logarithm of the probability plus 0.01, so that it is finite; shape ``(rows,)``."""
         return np.asarray(np.log(self.predict_probability(values) + _MIN_PROBABILITY))
 
 
@@ -64,7 +64,18 @@ def fit_forest(
     leaf: int = 4,
     seed: int = 0,
 ) -> Forest:
-    """Grow a forest on the given columns. Classes are balanced; equal seeds grow equal forests."""
+    """Fit a forest to the given columns. Classes are balanced; equal seeds give equal forests.
+
+    Args:
+        values: features, shape ``(rows, columns)``.
+        positive: label of each row; above 0 is the positive class.
+        columns: columns that the trees read.
+        kind: extremely randomised trees, or a random forest.
+        trees: number of trees.
+        share: share of the columns that are candidates at each split.
+        leaf: minimum of rows in a leaf.
+        seed: seed of the trees.
+    """
     from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
     grown = (

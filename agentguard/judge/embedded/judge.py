@@ -29,7 +29,7 @@ _ERROR_RATE = 0.1
 
 
 class EmbeddedJudge:
-    """Judge interface of a trained embedded model.
+    """Judge that answers with a trained embedded model.
 
     Args:
         model: a trained model, the folder of one, or None for the packaged model.
@@ -83,7 +83,13 @@ def _build_choice_answer(question: ChoiceQuestion, judgement: EmbeddedJudgement)
 
 
 def verify_model(folder: Path | None = None) -> dict[str, Any]:
-    """Load a model both by NumPy and through skops without trusted types, compare the two, and ask it.
+    """Load a model with NumPy and with skops, compare the two, and test that the model answers.
+
+    Args:
+        folder: folder of the model file and its card; None selects the packaged model.
+
+    Returns:
+        File, SHA-256, size in bytes and number of arrays, for a report.
 
     Raises:
         ModelFileError: the model does not match its card, skops finds an untrusted type, the two readings

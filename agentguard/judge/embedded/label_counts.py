@@ -1,4 +1,4 @@
-"""Numbers of labels of each agent, and the minimum from which on the agent gets a specialist."""
+"""Number of labels of each agent, and the minimum for a specialist of the agent."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class LabelCounts:
 
     @property
     def trains_ranking(self) -> bool:
-        """Return whether the root causes suffice for a ranking of steps."""
+        """True if the root causes suffice for a ranking of steps."""
         return self.root_causes >= MIN_ROOT_CAUSES
 
     @property
     def trains_outcomes(self) -> bool:
-        """Return whether the outcomes suffice for an outcome model."""
+        """True if the outcomes suffice for an outcome model."""
         return (
             self.failed + self.passed >= MIN_OUTCOMES
             and min(self.failed, self.passed) >= MIN_RUNS_PER_OUTCOME
@@ -61,7 +61,7 @@ class LabelCounts:
             "passed": self.passed,
             "root_causes": self.root_causes,
             "ranks_steps": self.trains_ranking,
-            "tells_outcomes": self.trains_outcomes,
+            "predicts_outcomes": self.trains_outcomes,
         }
 
 
@@ -95,6 +95,6 @@ def is_labelled(record: Record) -> bool:
 
 
 def get_root_cause_step(record: Record) -> int | None:
-    """Return the step of the annotated root cause, or None."""
+    """Return the step of the annotated root cause; None if the record has no root cause."""
     cause = record.annotation.root_cause
     return None if cause is None else cause.step

@@ -1,7 +1,7 @@
-"""Kinds of log, distinguished by structure: first speaker, folded calls, and shares of the roles.
+"""Kinds of log, distinguished by structure: first speaker, place of the calls, and shares of the roles.
 
-A specialist judges only runs that are similar to its training runs. The kind does not use names of agents,
-formats and benchmarks. It uses names of tools, since an agent with other tools is another agent.
+A specialist judges only runs that are similar to its training runs. The kind does not depend on the names of
+agents, formats and benchmarks. It depends on the names of tools: an agent with other tools is another agent.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MAX_Z_SCORE = 3.5  # in any one measure; above it, the run is of another kind
 
 
 def build_structure_key(run: Trajectory) -> str:
-    """Build the coarse kind: source of the first step, and whether calls are folded into turns."""
+    """Build the coarse kind: source of the first step, and whether the turns contain the tool calls."""
     first = next((s.source for s in run.steps if s.source is not Source.SYSTEM), None)
     folded = any(step.tool_calls or step.observations for step in run.steps)
     return f"{first.value if first else 'nobody'}-{'calls' if folded else 'messages'}"
 
 
 def measure_shape(layout: RunLayout) -> NDArray[np.float64]:
-    """Compute the measures of `SHAPE_FEATURES`."""
+    """Compute the measures of `SHAPE_FEATURES`, shape ``(8,)``."""
     count = max(1, len(layout.roles))
     shares = {role: layout.roles.count(role) / count for role in SpeakerRole}
     agents = {step.agent for step in layout.run.steps if step.source is Source.AGENT}

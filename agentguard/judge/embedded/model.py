@@ -34,7 +34,7 @@ class LogKindModel:
     """Models of one kind of log: its ranker, its outcome model, or both.
 
     Attributes:
-        kind: the structure of its runs.
+        kind: the kind of log.
         ranker: ranker of steps; None if too few runs of the kind were annotated.
         outcome: model of outcomes; None unless enough runs of the kind failed and enough passed.
         runs: number of training runs.
@@ -98,10 +98,17 @@ class EmbeddedModel:
         answer: str | None = None,
         signals: Array | None = None,
     ) -> EmbeddedJudgement:
-        """Judge a run with at least one step.
+        """Judge a run.
 
-        ``findings`` count only if no specialist answers. A fault that a later step repaired counts for the
-        ranking alone. ``signals`` count only in a model with weights for them."""
+        Args:
+            run: the run, with at least one step.
+            findings: findings of detectors; ignored if a specialist answers. A finding that a later step
+                repaired affects only the ranking.
+            risk: accepted share of wrong verdicts, in (0, 0.5].
+            answer: the gold answer, for a model that was trained with gold answers.
+            signals: external signals, shape ``(candidates, signals)``; ignored by a model without weights for
+                them.
+        """
         table = build_step_table(run, self._select_groups)
         values = append_answer_columns(table, answer) if self.with_answer else table.values
         layout = table.layout
@@ -128,7 +135,7 @@ class EmbeddedModel:
     def rank_transferred(
         self, table: StepTable, findings: Sequence[Finding], signals: Array | None = None
     ) -> Array:
-        """Return the step probabilities of a run of an unknown agent."""
+        """Return the step probabilities of a run of an unknown agent; they sum to 1."""
         transferred = self.portable.predict_probabilities(table.values, signals)
         weighted = weight_by_findings(transferred, table, findings)
         if self.transfer_sharpness is None:

@@ -1,4 +1,4 @@
-"""Model files and their verification against their cards, without NumPy."""
+"""Card of a model, and verification of the model file against it. The module does not import NumPy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def read_verified_model(folder: Path | None = None) -> bytes:
     card = load_card(model_folder)
     try:
         if (model_folder / MODEL_FILE).stat().st_size > MAX_MODEL_BYTES:
-            raise ModelFileError(f"{model_folder / MODEL_FILE} exceeds the maximum size of a model")
+            raise ModelFileError(
+                f"{model_folder / MODEL_FILE} exceeds the maximum of {MAX_MODEL_BYTES:,} bytes"
+            )
         data = (model_folder / MODEL_FILE).read_bytes()
     except OSError:
         raise _build_missing_model_error(model_folder) from None
@@ -55,7 +57,7 @@ def read_verified_model(folder: Path | None = None) -> bytes:
 
 
 def load_card(folder: Path | None = None) -> dict[str, Any]:
-    """Read a card. Raises ModelFileError if it is missing or not a JSON object."""
+    """Return the card of a model. Raises ModelFileError if it is missing or not a JSON object."""
     model_folder = folder or get_default_folder()
     try:
         card = orjson.loads((model_folder / CARD_FILE).read_bytes())
@@ -68,5 +70,5 @@ def load_card(folder: Path | None = None) -> dict[str, Any]:
     return card
 
 
-def _build_missing_model_error(place: Path) -> ModelFileError:
-    return ModelFileError(f"there is no model file and card in {place}; train one with: {TRAIN_COMMAND}")
+def _build_missing_model_error(folder: Path) -> ModelFileError:
+    return ModelFileError(f"there is no model file and card in {folder}; train one with: {TRAIN_COMMAND}")

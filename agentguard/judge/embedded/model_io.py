@@ -184,33 +184,33 @@ def parse_model(data: bytes) -> EmbeddedModel:
     return decode_model(structure, arrays)
 
 
-def _read_arrays(held: zipfile.ZipFile) -> Arrays:
-    schema = orjson.loads(held.read("schema.json"))
+def _read_arrays(archive: zipfile.ZipFile) -> Arrays:
+    schema = orjson.loads(archive.read("schema.json"))
     arrays: Arrays = {}
     for name, node in schema["content"].items():
         if node["__loader__"] != "NdArrayNode" or node["type"] != "numpy":
             raise ModelFileError("the model file contains more than arrays")
-        arrays[name] = np.lib.format.read_array(io.BytesIO(held.read(node["file"])), allow_pickle=False)
+        arrays[name] = np.lib.format.read_array(io.BytesIO(archive.read(node["file"])), allow_pickle=False)
     return arrays
 
 
 def _normalize_archive(data: bytes) -> bytes:
-    """Number members and ids in order and drop timestamps, since skops names them by address in memory."""
+    """Number members and ids in order, and set constant timestamps; skops names members by memory address."""
     source = zipfile.ZipFile(io.BytesIO(data))
     numbers: dict[int, int] = {}
     files: dict[str, str] = {}
 
-    def renamed(value: Any) -> Any:
+    def renumber(value: Any) -> Any:
         if isinstance(value, dict):
-            renamed_items = {name: renamed(item) for name, item in value.items()}
-            if isinstance(renamed_items.get("__id__"), int):
-                renamed_items["__id__"] = numbers.setdefault(renamed_items["__id__"], len(numbers))
-            if isinstance(renamed_items.get("file"), str):
-                renamed_items["file"] = files.setdefault(renamed_items["file"], f"{len(files):03d}.npy")
-            return renamed_items
-        return [renamed(item) for item in value] if isinstance(value, list) else value
+            items = {name: renumber(item) for name, item in value.items()}
+            if isinstance(items.get("__id__"), int):
+                items["__id__"] = numbers.setdefault(items["__id__"], len(numbers))
+            if isinstance(items.get("file"), str):
+                items["file"] = files.setdefault(items["file"], f"{len(files):03d}.npy")
+            return items
+        return [renumber(item) for item in value] if isinstance(value, list) else value
 
-    schema = orjson.dumps(renamed(orjson.loads(source.read("schema.json"))))
+    schema = orjson.dumps(renumber(orjson.loads(source.read("schema.json"))))
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for old, new in files.items():

@@ -40,8 +40,8 @@ _SURRENDER_PATTERN = re.compile(
     r"|\b(?:request|task) (?:was |has |is )?not (?:been )?(?:satisfied|completed?|finished|solved)\b"
 )
 _ENDING_CHARS = 600  # code points at the end of a text that are searched for a verdict
-# Factors of signs on the odds of failure. They are set by hand, since there is no data of an unknown kind;
-# they only separate undecided runs from decided ones.
+# Factors of signs on the odds of failure. They are set by hand, since an unknown kind of log has no training
+# data. They only separate undecided runs from decided ones.
 _ENDING_ODDS = {"success_text": 0.05, "failure_text": 30.0, "surrender": 6.0, "truncation": 3.0}
 _FINDING_WEIGHT = 0.9
 UNKNOWN_FAILED_THRESHOLD, UNKNOWN_PASSED_THRESHOLD = 0.8, 0.15
@@ -165,7 +165,7 @@ def calibrate(model: OutcomeModel, log_odds: Array, failed: NDArray[np.bool_]) -
 
 
 def _compute_conformal_thresholds(passed: Array, failed: Array, error_rate: float) -> tuple[float, float]:
-    """Return the conformal quantiles; if they cross, use one threshold, so that no run is undecided."""
+    """Return the conformal quantiles ``(low, high)``; if they cross, both are the second one."""
     high_at = math.ceil((1 - error_rate) * (len(passed) + 1))
     high = float(passed[high_at - 1]) if 1 <= high_at <= len(passed) else 1.0
     low_at = math.floor(error_rate * (len(failed) + 1))
@@ -179,7 +179,7 @@ def _compute_conformal_thresholds(passed: Array, failed: Array, error_rate: floa
 def estimate_failure(layout: RunLayout, findings: Sequence[Finding]) -> float:
     """Estimate the failure probability of a run of an unknown kind, from its end and its findings.
 
-    Starts from even odds. The heuristic orders runs; it is not calibrated.
+    The prior is even odds. The heuristic orders runs; it is not calibrated.
     """
     odds = math.prod(_ENDING_ODDS[sign] for sign in find_ending_signs(layout))
     best: dict[str, float] = {}

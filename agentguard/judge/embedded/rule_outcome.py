@@ -1,9 +1,12 @@
 """Rules for the verdict *failed* of a single run of an unknown agent, selected on labelled agents.
 
-A rule is a sign and the least strength at which it counts. A sign is the strongest finding of a detector, a
-pattern of the end of the run, or an amount of findings. Two conditions select a rule. It is rarely true of
-passed runs in the worst of all systems. It is true more often of failed runs than of passed runs. A detector
-whose card does not let it decide alone is never a rule.
+A rule is a sign and its minimum strength. A sign is the strongest finding of a detector, a pattern of the end
+of the run, or an amount of findings. Two conditions select a rule:
+
+- It is rarely true of passed runs, even in the system in which it is most often true of them.
+- It is true more often of failed runs than of passed runs.
+
+A detector whose card does not allow it to decide alone is never a rule.
 """
 
 from __future__ import annotations
@@ -102,7 +105,7 @@ class RuleOutcomeModel:
         return p, low, 1.0
 
     def applies(self, signs: Signs) -> bool:
-        """Return whether a rule calls a run with these signs failed."""
+        """Return whether a rule is true of a run with these signs."""
         return any(rule.is_true(signs) for rule in self.rules)
 
 

@@ -1,10 +1,10 @@
 """Training of the embedded model: a specialist for each agent, the transferable part, and calibration.
 
-The transferable part is a ranker and two outcome models for agents that the model does not know. Each system
-of the training data weighs the same in it.
+The transferable part is a ranker and two outcome models for agents that the model does not know. In it, each
+system of the training data has the same weight.
 
-Training is deterministic: forests are seeded, folds are assigned from sorted groups, all else is convex.
-Calibration uses scores out of fold.
+Training is deterministic: forests are seeded, folds are assigned to sorted groups, and the other problems are
+convex. Calibration uses scores out of fold.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ _SHARPNESS = np.linspace(0.02, 1.0, 99)
 _SIGNAL_RIDGE = 10.0
 
 SignalFunction = Callable[[Record], Array]
-"""Returns a run's external signals: shape (candidates, signals), rows as in `build_step_table`.
+"""Function that returns a run's external signals: shape (candidates, signals), rows as in `build_step_table`.
 
-A higher value supports the step. Of the annotation it may read only the group, to exclude what was learnt
-from the same question: only then does a signal mean the same in training as on a new run.
+A higher value supports the step. The function may read only the group of the annotation, to exclude data of
+the same question. Otherwise a signal would mean something else in training than on a new run.
 """
 
 
@@ -145,7 +145,7 @@ class TransferExample:
 
     @property
     def open_findings(self) -> list[Finding]:
-        """Return the findings that no later step repaired."""
+        """Findings that no later step repaired."""
         return [finding for finding in self.findings if finding.recovered_after is None]
 
 

@@ -1,9 +1,10 @@
 """Ranker for unknown kinds of log: a fixed structural prior, adjusted by a few learnt behaviours.
 
-A model trained on one framework's logs fails on another's if it learns the positions of errors in the first.
-So the prior is fixed and uses only roles and ordinals: work with an early error rarely recovers, and an agent
-that only steers, executes or relays rarely fails. Only the weights of a few behaviours are learnt. Each
-is measured relative to the run's other worker turns, so that a weight means the same in any format.
+A model that learns the positions of errors in the logs of one framework fails on the logs of another. The
+prior is therefore fixed and uses only roles and ordinals. A run rarely recovers from an early error, and an
+agent that only delegates, executes or relays rarely causes a failure. Only the weights of a few behaviours
+are learnt. Each behaviour is measured relative to the run's other worker turns, so that a weight means the
+same in any format.
 """
 
 from __future__ import annotations
@@ -46,13 +47,11 @@ _CALLS, _CHANGES, _SHARE = (
 )
 _AFTER_USER, _FAILED = COLUMN_BY_NAME["structure.after_user"], COLUMN_BY_NAME["outcome.failed"]
 _LATER_TURN_PENALTY, _TURN_DECAY, _NON_WORKER_PENALTY = 0.8, 0.6, 3.0
-# A single agent with tools: the order of turns is less informative; a turn without a call changes nothing.
+# For a single agent with tools, the order is less informative, and a turn without a call changes nothing.
 _SINGLE_LATER_TURN_PENALTY, _SINGLE_TURN_DECAY, _NO_CALL_PENALTY = 0.3, 0.35, 1.0
-_FIRST_CHANGE_BONUS, _CHANGE_BONUS = (
-    1.2,
-    0.5,
-)  # in a dialogue, calls that change something cause the harm
-# In a task without dialogue, the last failed call, and the answer of a run that changed nothing.
+# In a dialogue, calls that change something cause the damage.
+_FIRST_CHANGE_BONUS, _CHANGE_BONUS = 1.2, 0.5
+# In a task without dialogue, it is the last failed call, or the answer of a run that changed nothing.
 _MIDDLE_BONUS, _LAST_FAILURE_BONUS, _READ_ONLY_ANSWER_BONUS = 0.5, 1.0, 2.5
 SINGLE_AGENT_GROUPS: Final = frozenset(
     {"role", "structure", "form", "wording", "outcome", "evidence", "claim"}
@@ -119,7 +118,7 @@ def _compute_single_agent_prior(values: Array, turn: Array) -> Array:
 def _compute_task_prior(values: Array, calls: NDArray[np.bool_]) -> Array:
     """Compute the prior of a task without dialogue: the answer of a read-only run, else the last failed call.
 
-    The position carries little information: the first calls look around, and the last ones check the result.
+    The position carries little information: the first calls explore, and the last ones check the result.
     """
     fraction = np.arange(len(values)) / max(1, len(values) - 1)
     fixed = _MIDDLE_BONUS * (1 - np.abs(2 * fraction - 1)) - _NO_CALL_PENALTY * ~calls

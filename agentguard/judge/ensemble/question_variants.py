@@ -66,7 +66,7 @@ class BothOrdersJudge:
         """Generate text with the judge; return an error if the judge cannot generate text."""
         if isinstance(self.judge, TextGenerator):
             return self.judge.generate_text(transcript, prompt)
-        return GeneratedText(error=f"judge {self.judge.name!r} does not write")
+        return GeneratedText(error=f"judge {self.judge.name!r} cannot generate text")
 
     def version(self, transcript: Trajectory) -> str:
         """Return the judge's version with a mark for both orders."""

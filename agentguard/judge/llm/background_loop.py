@@ -1,8 +1,7 @@
 """Event loop in a background thread, for clients that keep connections.
 
-A client's connections can be used only on the event loop that opened them. Callers are plain code, threads
-and short-lived loops. All work of a client therefore runs on one loop, and callers
-wait for it.
+A client can use its connections only on the event loop that opened them. Its callers are synchronous code,
+threads and short-lived loops. All work of a client therefore runs on one loop, and callers wait for it.
 """
 
 from __future__ import annotations
@@ -16,16 +15,20 @@ T = TypeVar("T")
 
 
 def get_loop_time() -> float:
-    """Return the time of the running loop's clock in seconds; only for coroutines."""
+    """Return the time of the running event loop in seconds.
+
+    Raises:
+        RuntimeError: the caller does not run on an event loop.
+    """
     return asyncio.get_running_loop().time()
 
 
 class BackgroundLoop:
-    """Runs coroutines on a loop that starts with the first of them; the thread is a daemon.
+    """Event loop in a daemon thread. It starts with the first coroutine.
 
     Args:
         name: name of the thread.
-        loop_factory: creates the loop; a parameter, so that tests can use a loop with a simulated clock.
+        loop_factory: function that creates the loop; tests pass a loop with a simulated clock.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self._ensure_started()).result()
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Await a result on the caller's own loop; cancelling the caller cancels the work."""
+        """Run a coroutine and await its result on the caller's own loop; a cancelled caller cancels it."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._ensure_started()))
 
     def close(self) -> None:

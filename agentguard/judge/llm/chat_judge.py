@@ -4,7 +4,7 @@ All questions of a run begin with the same bytes (`agentguard.judge.llm.prompt`)
 question alone and the others concurrently after it, so that a server with a prefix cache computes the run
 once. Every answer is one of a closed set of options, asked as a letter, with the model's probability of it
 (`agentguard.judge.llm.client`). The judge has no tools. If it cannot answer, the `JudgeAnswer` has an error
-that begins with the kind of error, e.g. ``"timeout: …"``; ``usage["fault"]`` holds the kind.
+that begins with the kind of error, e.g. ``"timeout: …"``; ``usage["fault"]`` is the kind.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ class ChatOptions:
         deadline_s: time limit for all questions of one call to ``decide``, in seconds.
         context_tokens: maximum prompt length, also if the endpoint reports a longer one; 8192 if neither is
             known.
-        characters_per_token: estimate of the text length per token; a run that turns out too long is
-            shortened further.
-        max_schemata: maximum of schemata shown; more of them distract more than they help.
+        characters_per_token: estimate of the text length per token; a run that the endpoint rejects as too
+            long is shortened further.
+        max_schemata: maximum of schemata in the prompt; more of them distract more than they help.
         min_label_mass: minimum probability of all labels together before masking. Below it the answer is an
             error, since the model preferred text outside of the options. Checked only if the endpoint reports
             the unmasked probabilities.
         reasoning_tokens: tokens that the model may use to reason before each answer; 0 asks for the answer at
             once. A model that always reasons (gpt-oss) needs it.
-        max_line_characters: maximum length of generated text, since generation takes most of the time.
-        prices: prices by pattern of model names, for the cost of answers; a model without a price has no
-            cost.
+        max_line_characters: maximum length of generated text; generation takes most of the time.
+        prices: prices by pattern of model names, for the cost of answers; the usage of a model without a
+            price has no cost.
         nonce_secret: secret for the numbers in the fences; random for each judge by default. Judges with the
             same secret share a server's prefix cache.
     """
@@ -101,7 +101,7 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class _PromptContext:
-    """Run in question, with the schemata shown after it."""
+    """Run of the questions, with the schemata shown after it."""
 
     run: Trajectory
     content_hash: str
@@ -126,10 +126,10 @@ class ChatJudge:
         chosen = options or ChatOptions()
         if not (chosen.deadline_s > 0 and chosen.characters_per_token > 0 and chosen.max_schemata >= 0):
             raise ConfigError(
-                "a chat judge needs deadline_s and characters_per_token over 0, and max_schemata not below 0"
+                "a chat judge needs deadline_s and characters_per_token above 0, and max_schemata at least 0"
             )
         if not 0 < chosen.max_line_characters <= MAX_TEXT_CHARS:
-            raise ConfigError(f"a chat judge's max_line_characters is from 1 to {MAX_TEXT_CHARS}")
+            raise ConfigError(f"a chat judge needs max_line_characters between 1 and {MAX_TEXT_CHARS}")
         self.endpoint = endpoint
         self.options = chosen
         self._schemata = schemata
@@ -148,7 +148,7 @@ class ChatJudge:
         return await self.endpoint.loop.arun(self._decide(case, tuple(questions)))
 
     def generate_text(self, transcript: Trajectory, prompt: str) -> GeneratedText:
-        """Generate a line about a run; the prompt begins with the same bytes as every question about it."""
+        """Generate a line of text about a run. The prompt begins with the same bytes as every question."""
         return self.endpoint.loop.run(self._generate_text(self._build_context(transcript), prompt))
 
     def version(self, transcript: Trajectory) -> str:
@@ -186,9 +186,9 @@ class ChatJudge:
         if not context.run.steps:
             return tuple(JudgeAnswer(question=q.id, error="the run has no step") for q in questions)
         deadline = get_loop_time() + self.options.deadline_s
-        facts = await self.endpoint.fetch_info(self.options.deadline_s)
-        if isinstance(facts, CallError):
-            return tuple(self._build_error_answer(q, facts) for q in questions)
+        info = await self.endpoint.fetch_info(self.options.deadline_s)
+        if isinstance(info, CallError):
+            return tuple(self._build_error_answer(q, info) for q in questions)
         question_errors = {i: text for i, q in enumerate(questions) if (text := _find_question_error(q))}
         answers = {
             i: JudgeAnswer(question=questions[i].id, error=text) for i, text in question_errors.items()
@@ -196,7 +196,7 @@ class ChatJudge:
         first, *rest = [i for i in range(len(questions)) if i not in question_errors] or [-1]
         if first < 0:
             return tuple(answers[i] for i in range(len(questions)))
-        limit = self._compute_available_characters(facts, context, questions)
+        limit = self._compute_available_characters(info, context, questions)
         answers[first], rendered = await self._answer_with_retries(context, questions[first], limit, deadline)
         fault = answers[first].usage.get("fault")
         if rendered is None or fault in PERSISTENT_ERRORS:
@@ -208,12 +208,12 @@ class ChatJudge:
 
     async def _generate_text(self, context: _PromptContext, prompt: str) -> GeneratedText:
         max_length = self.options.max_line_characters
-        facts = await self.endpoint.fetch_info(self.options.deadline_s)
-        if isinstance(facts, CallError):
-            return GeneratedText(error=str(facts.kind))
+        info = await self.endpoint.fetch_info(self.options.deadline_s)
+        if isinstance(info, CallError):
+            return GeneratedText(error=str(info.kind))
         try:
             limit = (
-                self._compute_available_characters(facts, context, (Predicate(id="", text=prompt),))
+                self._compute_available_characters(info, context, (Predicate(id="", text=prompt),))
                 - 2 * max_length
             )
             rendered = self._rendered_runs.get(context.content_hash) or render_run(
@@ -260,7 +260,7 @@ class ChatJudge:
     ) -> tuple[JudgeAnswer, RenderedRun | None]:
         """Ask one question; while the endpoint rejects the prompt as too long, shorten the run and retry."""
         cached = self._rendered_runs.get(context.content_hash)
-        answer = JudgeAnswer(question=question.id, error="the run was not shown")
+        answer = JudgeAnswer(question=question.id, error="the run was not sent")
         for _ in range(_MAX_ATTEMPTS):
             try:
                 rendered = cached or render_run(context.run, nonce=context.nonce, limit=limit)
@@ -269,7 +269,7 @@ class ChatJudge:
                 tokens = (
                     self.options.context_tokens or (info and info.context_tokens) or _DEFAULT_CONTEXT_TOKENS
                 )
-                message = f"the context of {tokens:,} tokens has no room for a single step"
+                message = f"the context of {tokens:,} tokens is too small for a single step"
                 return self._build_error_answer(
                     question, CallError(kind=ErrorKind.TOO_LONG, message=message)
                 ), None
@@ -343,7 +343,7 @@ def _find_question_error(question: Question) -> str:
     if not options:
         return "the question has no option"
     if len(set(options)) != len(options):
-        return "the question has an option twice"
+        return "the question has a duplicate option"
     if len(options) > MAX_OPTIONS:
         return f"the question has more than {MAX_OPTIONS} options"
     return ""

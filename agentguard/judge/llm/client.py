@@ -1,6 +1,6 @@
 """Client of an OpenAI-compatible endpoint: answers from a closed set of labels, or a bounded JSON object.
 
-The client requests a single token with its log probabilities, and never samples repeatedly.
+The client requests one token with its log probabilities; it does not sample several answers.
 
 - A request to vLLM has ``allowed_token_ids`` and ``logprob_token_ids``. vLLM can then return only a label. It
   reports the model's probability of each label *before* masking (measured on vLLM 0.32). With
@@ -9,8 +9,8 @@ The client requests a single token with its log probabilities, and never samples
   detects this, and then requests the twenty most probable tokens, as from any other endpoint.
 - An answer outside of the closed set is an error.
 
-Errors of an endpoint are values (`CallError`), not exceptions. Every call has one deadline for all its
-attempts, counted from its start. An endpoint that sends single bytes cannot extend it.
+Errors of an endpoint are values (`CallError`), not exceptions. One deadline limits a call with all its
+attempts, from its start. An endpoint that sends single bytes cannot extend it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TOP_LOGPROBS: Final = 20
 _BACKOFF_S: Final = 0.25
 _MODEL_LOOKUP_TIMEOUT_S: Final = 5.0
 _KEEP_ALIVE_S: Final = 2.0
-"""Seconds an idle connection is kept: vLLM closes it after 5 s, and a request sent at that moment is lost."""
+"""Keep-alive time of idle connections. vLLM closes them after 5 s and loses a request sent at that moment."""
 
 
 class JudgeEndpoint:
@@ -62,12 +62,12 @@ class JudgeEndpoint:
 
     Args:
         base_url: URL up to and with ``/v1``.
-        model: name of the model; None takes the first that the endpoint lists.
-        api_key: sent as a bearer token; None sends a placeholder, which local servers ignore.
-        options: deadlines, retries and the like.
-        transport: builds the HTTP transport of the client, e.g. for several replicas
-            (`agentguard.judge.llm.pool_transport`). It is called on the endpoint's event loop and closed with
-            the endpoint.
+        model: name of the model; None selects the first that the endpoint lists.
+        api_key: bearer token; with None, the client sends a placeholder, which local servers ignore.
+        options: deadlines, retries and limits.
+        transport: function that builds the HTTP transport of the client, e.g. for several replicas
+            (`agentguard.judge.llm.pool_transport`). It is called on the endpoint's event loop. The transport
+            is closed with the endpoint.
 
     Raises:
         ConfigError: the URL or an option is invalid.
@@ -99,7 +99,7 @@ class JudgeEndpoint:
         self._has_label_logprobs = True
 
     def close(self) -> None:
-        """Close connections and end the thread; a later call opens them again."""
+        """Close the connections and stop the thread; a later call starts both again."""
         if self._client is not None:
             self.loop.run(self._client.close())
         self._client = self._semaphore = None
@@ -146,12 +146,12 @@ class JudgeEndpoint:
     ) -> LabelProbabilities | CallError:
         """Ask for one of the single-token labels; return the probability of each."""
         started = get_loop_time()
-        facts = await self.fetch_info(deadline_s)
-        if isinstance(facts, CallError):
-            return facts
+        info = await self.fetch_info(deadline_s)
+        if isinstance(info, CallError):
+            return info
         ids = (
             await self._fetch_token_ids(labels, _compute_remaining_time(deadline_s, started))
-            if facts.is_vllm and self._has_label_logprobs
+            if info.is_vllm and self._has_label_logprobs
             else {}
         )
         body: dict[str, Any] = {
@@ -160,14 +160,14 @@ class JudgeEndpoint:
             "logprobs": True,
             "top_logprobs": _TOP_LOGPROBS,
         }
-        is_masked = facts.is_vllm and self._has_label_logprobs and not ids
+        is_masked = info.is_vllm and self._has_label_logprobs and not ids
         if ids:
             label_ids = [ids[label] for label in labels]
             body |= {"allowed_token_ids": label_ids, "logprob_token_ids": label_ids, "top_logprobs": 0}
         elif is_masked:
             body["structured_outputs"] = {"choice": list(labels)}
         reply = await self._request_completion(
-            facts, messages, body, _compute_remaining_time(deadline_s, started)
+            info, messages, body, _compute_remaining_time(deadline_s, started)
         )
         if isinstance(reply, CallError):
             return reply
@@ -186,7 +186,7 @@ class JudgeEndpoint:
         max_tokens: int,
         deadline_s: float | None = None,
     ) -> LabelProbabilities | CallError:
-        """Let the model reason before it names a label; return the probability of each at that place.
+        """Request a label after reasoning; return the probability of each label at its position in the reply.
 
         The reasoning may be in ``<think>`` tags, in a separate channel, or plain text before the label.
 
@@ -197,20 +197,20 @@ class JudgeEndpoint:
             deadline_s: deadline of the call.
         """
         started = get_loop_time()
-        facts = await self.fetch_info(deadline_s)
-        if isinstance(facts, CallError):
-            return facts
+        info = await self.fetch_info(deadline_s)
+        if isinstance(info, CallError):
+            return info
         body: dict[str, Any] = {
             "max_tokens": max_tokens,
             "temperature": 0,
             "logprobs": True,
             "top_logprobs": _TOP_LOGPROBS,
         }
-        if facts.is_vllm:
+        if info.is_vllm:
             own = self.options.extra_body.get("chat_template_kwargs", {})
             body["chat_template_kwargs"] = {"enable_thinking": True, **own}
         reply = await self._request_completion(
-            facts, messages, body, _compute_remaining_time(deadline_s, started)
+            info, messages, body, _compute_remaining_time(deadline_s, started)
         )
         return reply if isinstance(reply, CallError) else parse_reasoned_label(reply, labels)
 
@@ -222,15 +222,15 @@ class JudgeEndpoint:
         max_tokens: int,
         deadline_s: float | None = None,
     ) -> tuple[Mapping[str, Any], CallUsage] | CallError:
-        """Generate a complete JSON object that fits a schema, within ``max_tokens``."""
+        """Generate a complete JSON object that matches a schema, within ``max_tokens``."""
         started = get_loop_time()
-        facts = await self.fetch_info(deadline_s)
-        if isinstance(facts, CallError):
-            return facts
+        info = await self.fetch_info(deadline_s)
+        if isinstance(info, CallError):
+            return info
         form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
         body = {"max_tokens": max_tokens, "temperature": 0, "response_format": form}
         reply = await self._request_completion(
-            facts, messages, body, _compute_remaining_time(deadline_s, started)
+            info, messages, body, _compute_remaining_time(deadline_s, started)
         )
         if isinstance(reply, CallError):
             return reply
@@ -321,7 +321,7 @@ class JudgeEndpoint:
         return self._client, self._semaphore
 
     def _build_http_client(self, sdk: Any) -> Any:
-        """Build the HTTP client; only for other machines, it follows the proxies of the environment."""
+        """Build the HTTP client; it ignores the proxies of the environment for a loopback host."""
         if self._transport is not None:
             return sdk.DefaultAsyncHttpxClient(transport=self._transport())
         limits = copy.copy(sdk.DEFAULT_CONNECTION_LIMITS)
@@ -335,8 +335,8 @@ async def _send_again_if_interrupted(
 ) -> Any:
     """Send a request; if the connection ends before the answer is complete, send it once more.
 
-    A busy server closes idle connections late, and resets the request that has arrived meanwhile (4 of 2,588
-    requests of `benchmarks/judge_load.py`). A request has no effect, so it may be sent twice.
+    A busy server closes idle connections late, and resets a request that has arrived meanwhile (4 of 2,588
+    requests of `benchmarks/judge_load.py`). A request has no side effect, so the client may repeat it.
     """
     try:
         return await _send(client, operation, body, base_url)
@@ -347,7 +347,7 @@ async def _send_again_if_interrupted(
 
 
 async def _send(client: AsyncOpenAI, operation: str, body: Mapping[str, Any], base_url: str) -> Any:
-    """Send a request and return JSON data; the SDK's own models would hide fields that vLLM adds."""
+    """Send a request and return JSON data, since the models of the SDK omit fields that vLLM adds."""
     if operation == "list":
         return (await client.models.with_raw_response.list()).http_response.json()
     if operation.startswith("/"):
@@ -366,11 +366,11 @@ def _compute_remaining_time(deadline_s: float | None, started: float) -> float |
 def _validate_options(base_url: str, options: EndpointOptions) -> None:
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(
-            f"{base_url!r} is not the address of an endpoint; an address begins with http:// or https://"
+            f"{base_url!r} is not the URL of an endpoint: it must begin with http:// or https://"
         )
     if not (options.deadline_s > 0 and 0 <= options.retries <= 10 and options.max_concurrent >= 1):
         raise ConfigError(
-            "an endpoint needs deadline_s over 0, retries between 0 and 10, and concurrency of at least 1"
+            "an endpoint needs deadline_s above 0, retries between 0 and 10, and max_concurrent of at least 1"
         )
     if options.dialect not in ("auto", "vllm", "openai"):
         raise ConfigError(f"{options.dialect!r} is not a dialect; there are: auto, vllm, openai")

@@ -1,11 +1,12 @@
 """Choice among any number of options with single-token labels.
 
-Up to twenty options are asked at once, one letter each. More options are split, in their order, into as few
+One question has up to twenty options, one letter each. More options are split, in their order, into as few
 groups of nearly equal size as possible (at most twenty). The model first chooses the group, then the option
-within it: P(option) = P(group) × P(option | group). Groups are opened in order of probability, until
-`PROBABILITY_COVERAGE` of the probability is in opened groups or `BEAM_WIDTH` groups are open. The probability
-of an unopened group is shared evenly among its options. So 400 options cost at most 1 + `BEAM_WIDTH` calls,
-all with the same beginning of the prompt, and the probabilities always sum to 1.
+within it: P(option) = P(group) × P(option | group).
+
+Groups are opened in order of probability, until `PROBABILITY_COVERAGE` of the probability is in opened groups
+or `BEAM_WIDTH` groups are open. The options of an unopened group share its probability evenly. So 400 options
+take at most 1 + `BEAM_WIDTH` calls, all with the same beginning of the prompt. The probabilities sum to 1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PROBABILITY_COVERAGE: Final = 0.95
 MAX_OPTIONS: Final = 4_096
 
 AskLabels = Callable[[Sequence[str]], Awaitable[LabelProbabilities | CallError]]
-"""Asks for one of at most twenty options; the answer is keyed by their labels, in order."""
+"""Function that asks for one of at most twenty options; the keys of its answer are their labels, in order."""
 
 
 def list_options(question: Question) -> tuple[str, ...]:
@@ -36,7 +37,7 @@ def list_options(question: Question) -> tuple[str, ...]:
 
 
 async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilities | CallError:
-    """Return the probability of each option, keyed by the options themselves, which must differ."""
+    """Return the probability of each option, keyed by the options; these must be distinct."""
     if len(options) == 1:
         return LabelProbabilities(probabilities={options[0]: 1.0}, label_mass=None, usage=CallUsage())
     if len(options) <= len(LABELS):
@@ -62,7 +63,7 @@ async def pick_option(options: Sequence[str], ask: AskLabels) -> LabelProbabilit
 
 
 def trace_choice(options: Sequence[str], option: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the choices of `pick_option` that lead to an option: the shown options and the place."""
+    """Yield the shown options and the index of each choice of `pick_option` that leads to an option."""
     if len(options) == 1:
         return
     if len(options) <= len(LABELS):

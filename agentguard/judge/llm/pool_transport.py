@@ -1,8 +1,8 @@
 """HTTP transport of a judge over several servers: requests go through a pool with failover.
 
-Every judge with an `agentguard.judge.llm.client.JudgeEndpoint` can use it: the chat judge and the
-pooling judge. The endpoint's client sends its requests to an `agentguard.backends.pool.Pool`, not over its
-own connections. All questions about a run go to one replica, since its prefix cache holds the run. If that
+Every judge with an `agentguard.judge.llm.client.JudgeEndpoint` can use it: the chat judge and the pooling
+judge. The endpoint's client sends its requests to an `agentguard.backends.pool.Pool`, not over its own
+connections. The pool sends all questions about a run to one replica, whose prefix cache has the run. If that
 replica fails, another one processes the run again.
 """
 
@@ -58,7 +58,7 @@ def build_replicated_endpoint(
     Args:
         replicas: URLs up to and with ``/v1``, or mappings as in the ``backends`` section, where ``url`` is
         such a URL and ``name`` is optional.
-        model: name of the model; None takes the first that a replica lists.
+        model: name of the model; None selects the first that a replica lists.
         key_env: environment variable with the API key, for replicas without ``api_key_env``.
         options: deadlines and limits of a call.
         pool: other options of the ``backends`` section, e.g. ``policy`` or ``health``.
@@ -94,10 +94,10 @@ def build_pool_options(
     entries = [_parse_replica(index, replica, key_env) for index, replica in enumerate(replicas)]
     defaults = {
         # A bound on the load would move some of the concurrent questions of a run to another replica, which
-        # reads the run again. There are many runs, so their hashes distribute the load.
+        # would process the run again. The hashes of many runs distribute the load well enough.
         "load_balancing": {"name": "prefix_affinity", "max_load_factor": 0},
         "health": {"path": "/v1/models", "interval_s": 5.0, "unhealthy_threshold": 2, "healthy_threshold": 1},
-        # A second copy of a long prompt costs a second prefill, so nothing is hedged.
+        # A hedged request would cost a second prefill of a long prompt.
         "pipeline": {"hedge": "off", "attempt_timeout": {"seconds": deadline_s / 2}},
     }
     pool_options = BackendsOptions.parse({**defaults, **overrides, "replicas": entries}, source="judge")
@@ -119,12 +119,12 @@ def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
     except ModuleNotFoundError:
         raise MissingExtra("httpx2", "chat") from None
 
-    class Through(httpx2.AsyncBaseTransport):
+    class PoolTransport(httpx2.AsyncBaseTransport):
         def __init__(self) -> None:
             self._pool: Pool | None = None
 
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            """Answer with the response of a replica; raise errors of the pool as the client's own errors."""
+            """Return the response of a replica; raise errors of the pool as errors of the HTTP client."""
             if self._pool is None:
                 self._pool = Pool(options)
                 await self._pool.start()
@@ -149,11 +149,11 @@ def build_transport(options: BackendsOptions) -> httpx2.AsyncBaseTransport:
                 pool, self._pool = self._pool, None
                 await pool.aclose()
 
-    return Through()
+    return PoolTransport()
 
 
 def to_backend_request(method: str, path: str, body: bytes) -> BackendRequest:
-    """Convert a client's request to a request of the pool; the prompt's beginning identifies the run."""
+    """Convert a client's request to a request of the pool, with the prompt's first line as affinity key."""
     data = _parse_json_object(body)
     prompt_digest = _compute_prompt_digest(data)
     return BackendRequest(
@@ -169,7 +169,7 @@ def to_backend_request(method: str, path: str, body: bytes) -> BackendRequest:
 
 
 def _to_response(sdk: Any, request: httpx2.Request, error: ResilienceError) -> httpx2.Response:
-    """Return an upstream error as the response it was; raise any other error as the client's own."""
+    """Return the response of an upstream error; raise any other error as an error of the HTTP client."""
     last = error.last if isinstance(error, RetriesExhausted) else error
     if isinstance(last, UpstreamError):
         return _build_response(sdk, last.response)
@@ -190,7 +190,7 @@ def _parse_replica(index: int, replica: str | Mapping[str, Any], key_env: str | 
     entry: dict[str, Any] = {"url": replica} if isinstance(replica, str) else dict(replica)
     url = entry.get("url")
     if not isinstance(url, str) or not url.rstrip("/").endswith("/v1"):
-        raise ConfigError(f"judge: replicas[{index}]: url must be an address up to and with /v1")
+        raise ConfigError(f"judge: replicas[{index}]: url must be a URL that ends with /v1")
     entry["url"] = url.rstrip("/").removesuffix("/v1")
     entry.setdefault("name", f"judge-{index + 1}")
     if key_env is not None and "api_key_file" not in entry:
@@ -207,7 +207,7 @@ def _parse_json_object(body: bytes) -> dict[str, Any]:
 
 
 def _compute_prompt_digest(body: Mapping[str, Any]) -> str:
-    """Compute a digest of the first line that shows the run; that line holds the run's fence number."""
+    """Compute a digest of the prompt's first line, which contains the run's fence number."""
     first_line = ""
     messages, texts = body.get("messages"), body.get("input") or body.get("text_2")
     if isinstance(messages, list) and messages and isinstance(messages[-1], dict):

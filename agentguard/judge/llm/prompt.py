@@ -1,9 +1,9 @@
 """Prompt of a chat judge: the run first, byte-identical for every question about it, then the question.
 
-A server with a prefix cache computes a run once for all questions. As the run grows, the cached beginning
+A server with a prefix cache computes a run once for all questions. While the run grows, the cached beginning
 stays valid. The prompt protects against instructions inside the run:
 
-- The run is enclosed in two fences with a number that the run cannot know.
+- Two fences enclose the run. They have a number that the run cannot predict.
 - Each line of the run begins with ``| ``, so no line can imitate a heading or a fence.
 - The text is sanitized, and words that look like a verdict are quoted
   (`agentguard.judge.llm.sanitization`).
@@ -56,7 +56,7 @@ class RenderedRun:
     """Prompt text of a run.
 
     Attributes:
-        text: the beginning of the prompt.
+        text: the first part of the prompt.
         nonce: number in the fences.
         steps: indices of the steps that are shown, in order.
         spans: start and end of each of them in ``text``, in code points.
@@ -129,7 +129,7 @@ def _prefix_lines(text: str) -> Iterator[str]:
 
 
 def shorten(text: str, max_characters: int) -> str:
-    """Keep the first two thirds and the last third of the limit; state in between how much is left out."""
+    """Return the first two thirds and the last third of the limit, with the number of omitted characters."""
     if len(text) <= max_characters:
         return text
     left_out = f" [… {len(text) - max_characters} characters left out …] "
@@ -211,7 +211,7 @@ def _omit_middle_steps(run: Trajectory, head: str, tail: str, nonce: str, limit:
         first, last = (first, last - 1) if index == last - 1 else (first + 1, last)
     if not blocks:
         raise ConfigError(
-            "a judge's context has no room for a single step; serve the model with a longer context, "
+            "a judge's context is too small for a single step; serve the model with a longer context, "
             "or raise context_tokens"
         )
     shown_blocks: list[tuple[Step | None, str]] = [(run.steps[i], blocks[i]) for i in range(first)]

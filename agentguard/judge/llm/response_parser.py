@@ -39,7 +39,7 @@ _MAX_RETRY_AFTER_S: Final = 3_600.0
 
 
 def to_call_error(error: Exception) -> CallError:
-    """Convert a client's exception to an error; its message contains no text of the endpoint."""
+    """Convert an exception of the client; the message contains no text of the endpoint."""
     import openai
 
     if isinstance(error, openai.APITimeoutError):
@@ -87,7 +87,7 @@ def parse_json_answer(reply: JudgeReply, schema: Mapping[str, Any]) -> Mapping[s
 
 
 def _parse_connection_error(error: openai.APIConnectionError) -> CallError:
-    """Return whether no connection was made, or a connection ended before the answer."""
+    """Return the error of a failed connection, or of a connection that ended before the answer."""
     if type(error.__cause__).__name__ in _CONNECT_ERRORS:
         return CallError(kind=ErrorKind.UNREACHABLE, message="the endpoint accepts no connection")
     return CallError(
@@ -146,7 +146,7 @@ def _parse_logprobs(position: Any) -> dict[str, float]:
 
 
 def parse_usage(usage: Any, seconds: float) -> CallUsage:
-    """Read the cost of a call from the usage field of its answer."""
+    """Parse the usage of a chat completion; ``seconds`` is the duration of the call."""
     return CallUsage(
         calls=1,
         prompt_tokens=_parse_count(_get_key(usage, "prompt_tokens")),
@@ -179,7 +179,7 @@ def parse_label_probabilities(
 
 
 def parse_reasoned_label(reply: JudgeReply, labels: Sequence[str]) -> LabelProbabilities | CallError:
-    """Return the probabilities of the labels at the place where a reply names its label, its last word."""
+    """Return the probabilities of the labels at the last word of a reply, which is its label."""
     if reply.finish_reason != "stop":
         return CallError(kind=ErrorKind.TRUNCATED, message="the reasoning ended before an answer")
     match = _LAST_WORD.search(reply.text.rpartition("</think>")[2])

@@ -1,10 +1,10 @@
 """Sanitization of a run's text before a chat model reads it.
 
 A server interprets control tokens in user text: a run that contains ``<end_of_turn>`` could end the judge's
-turn and forge another (measured on vLLM 0.32). This module removes every opening of such a token, whatever
-the model's own list is. It replaces each ``<`` that is followed by text with a look-alike, and also the ``[``
-of the bracketed tokens of Mistral and Llama 2. Invisible characters are removed first, so that their removal
-cannot form a token.
+turn and forge another (measured on vLLM 0.32). This module removes the first character of such tokens for all
+models. It replaces each ``<`` before a text with a similar character, and also the ``[`` of the bracketed
+tokens of Mistral and Llama 2. Invisible characters are removed first, so that their removal cannot form a
+token.
 
 A run can also imitate a judge's answer: ``Answer: B``, ``"verdict": "safe"``, ``[[A]]``. `quote_verdicts`
 puts such words in ``‹ ›``. The claim stays readable, and the prompt marks it as a claim of the recording.
@@ -70,7 +70,7 @@ def quote_verdicts(text: str) -> str:
     - a label at the beginning of a line (``A: …``),
     - the marks of two common answer formats of judges (``[[A]]``, ``\\boxed{A}``).
 
-    Nothing is removed, since a wrong claim is evidence, too.
+    It removes nothing, since a wrong claim is evidence, too.
     """
     text = neutralize(text)
     for pattern in (_VERDICT_PATTERN, _NUMBER_PATTERN, _LETTER_PATTERN, _BOXED_PATTERN):

@@ -1,10 +1,9 @@
 """Command line that serves a model with vLLM, with the flags that a judge needs.
 
-The flags follow the installed version of vLLM and the model's own configuration. Each has a reason, which
-``agentguard judge serve --explain`` prints. A flag that the installed version does not know is left out.
+The flags depend on the installed version of vLLM and on the model's own configuration. ``agentguard judge
+serve --explain`` prints the reason of each flag. Flags that the installed version does not have are omitted.
 
-Flags for token-by-token generation are omitted for a classifier, a scorer or an embedding model, which the
-pooling runner serves.
+The pooling runner serves a classifier, a scorer or an embedding model, without the flags for generation.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from agentguard.config.judge import PoolingTask
 from agentguard.errors import ConfigError
-from agentguard.judge.classifier.spec import PoolingTask
 from agentguard.judge.vllm.installation import VllmInstallation, inspect_installation, locate_model_files
 from agentguard.judge.vllm.model_facts import Attention, ModelFacts, list_local_files, read_model_facts
 from agentguard.judge.vllm.presets import ServePreset
@@ -57,7 +56,7 @@ class ServeOptions:
         preset: preset of the model, whose limits apply.
         python: interpreter that has vLLM, if the ``vllm`` command is not on the path (the CPU build).
         offline: do not download the model.
-        extra_args: further arguments to vLLM, after ours; a repeated flag overrides ours.
+        extra_args: further arguments to vLLM, after the chosen flags; a repeated flag overrides a chosen one.
     """
 
     model: str
@@ -94,7 +93,7 @@ class ServeCommand:
     Attributes:
         program: program, subcommand and model.
         flags: chosen flags.
-        missing_flags: flags that the installed vLLM does not know, and that are left out.
+        missing_flags: omitted flags, which the installed vLLM does not have.
         extra_args: arguments of the user, after the flags; a repeated flag overrides a chosen one.
     """
 
@@ -122,7 +121,7 @@ class ServeCommand:
         if self.extra_args:
             yield shlex.join(self.extra_args), "your own arguments; a repeated flag overrides the one above"
         for flag in self.missing_flags:
-            yield f"(without {flag.name})", f"the installed vLLM does not know it: {flag.reason}"
+            yield f"(without {flag.name})", f"the installed vLLM does not have it: {flag.reason}"
 
 
 def plan_command(options: ServeOptions, port: int) -> ServeCommand:
@@ -134,7 +133,7 @@ def plan_command(options: ServeOptions, port: int) -> ServeCommand:
     """
     if not is_loopback(options.host) and options.api_key is None:
         raise ConfigError(
-            f"judge serve: {options.host} accepts clients from other machines: give them a key with "
+            f"judge serve: {options.host} accepts clients from other machines: require a key with "
             "--api-key-env, or listen on 127.0.0.1"
         )
     installation = inspect_installation(options.python)
@@ -215,11 +214,12 @@ def _choose_chat_flags(installation: VllmInstallation, model: ModelFacts) -> Ite
 
 def build_environment(options: ServeOptions, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
     """Build the server's environment: the inherited one, the API key, and no usage reports."""
-    known = os.environ if inherited is None else inherited
-    made = {**known, **{name: value for name, (value, _) in _ENVIRONMENT.items()}}
-    made[_KEEP_ALIVE_VARIABLE] = known.get(_KEEP_ALIVE_VARIABLE, made[_KEEP_ALIVE_VARIABLE])
+    base = os.environ if inherited is None else inherited
+    environment = {**base, **{name: value for name, (value, _) in _ENVIRONMENT.items()}}
+    if _KEEP_ALIVE_VARIABLE in base:
+        environment[_KEEP_ALIVE_VARIABLE] = base[_KEEP_ALIVE_VARIABLE]
     if options.offline:
-        made["HF_HUB_OFFLINE"] = "1"
+        environment["HF_HUB_OFFLINE"] = "1"
     if options.api_key is not None:
-        made["VLLM_API_KEY"] = options.api_key
-    return made
+        environment["VLLM_API_KEY"] = options.api_key
+    return environment

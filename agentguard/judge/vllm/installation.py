@@ -33,7 +33,7 @@ _CONFIG_PROGRAM: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmInstallation:
-    """vLLM as it is installed.
+    """Installed vLLM.
 
     Attributes:
         program: command and arguments before the model.
@@ -67,15 +67,15 @@ def find_program(python: Path | None) -> tuple[tuple[str, ...], Path | None]:
     found = shutil.which("vllm")
     if found is None:
         raise ConfigError(
-            "judge serve: there is no command vllm; install vLLM (pip install 'agentguard[vllm]'), or name "
-            "the interpreter of an environment that has it with --python"
+            "judge serve: the command vllm is not installed; install it (pip install 'agentguard[vllm]'), or "
+            "pass the Python interpreter of an environment that has vLLM with --python"
         )
     return (found, "serve"), _read_interpreter(Path(found))
 
 
 @cache
 def inspect_installation(python: Path | None) -> VllmInstallation:
-    """Read version and flags of the installed vLLM, once per process; vLLM needs some seconds to answer.
+    """Read version and flags of the installed vLLM, once per process; this takes several seconds.
 
     Args:
         python: interpreter that has vLLM; None for the ``vllm`` command on the path.
@@ -111,10 +111,17 @@ def inspect_installation(python: Path | None) -> VllmInstallation:
 
 
 def locate_model_files(interpreter: Path | None, model: str, *, environment: dict[str, str]) -> list[Path]:
-    """Return configuration files of a model on Hugging Face, as vLLM's environment finds them.
+    """Return the configuration files of a model on Hugging Face, in the cache of vLLM's environment.
 
-    - If the local cache holds the model, there is no request.
-    - The list is empty if the files cannot be fetched.
+    A model that is not in the cache is fetched.
+
+    Args:
+        interpreter: Python interpreter of the environment; None if it is unknown.
+        model: name of the model on Hugging Face.
+        environment: environment variables of the process that fetches.
+
+    Returns:
+        The files; empty if the interpreter is unknown or the files cannot be fetched.
     """
     if interpreter is None:
         return []

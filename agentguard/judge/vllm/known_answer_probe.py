@@ -1,13 +1,14 @@
-"""Known-answer probes (canaries) of a served model.
+"""Known-answer probes of a served model.
 
-The meaning of a custom classifier's classes is unknown here. The probe uses properties of any sound model:
+A chat model answers questions with known answers. The meaning of a custom classifier's classes is unknown, so
+the probe of a pooling model uses properties of every working model:
 
 - ``classify``: a text gets the same answer twice in one batch.
-- ``score``: a text that answers a question scores above one that does not. A scorer trained for another
-  purpose may fail this.
-- ``embed``: two sentences with the same meaning are nearer to each other than to a third.
+- ``score``: a text that answers a question has a higher score than a text that does not. A scorer that was
+  trained for another purpose may fail this.
+- ``embed``: the vectors of two sentences with the same meaning are more similar than that of a third one.
 
-A server counts as corrupted if its numbers drift from its first answers, as for the chat probe.
+A server counts as corrupted if its numbers drift from its first answers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from agentguard.config.judge import PoolingTask
 from agentguard.judge.classifier.pooling_judge import (
     ScoreVector,
     build_pooling_request,
@@ -24,7 +26,6 @@ from agentguard.judge.classifier.pooling_judge import (
     parse_score_rows,
     parse_vector_rows,
 )
-from agentguard.judge.classifier.spec import PoolingTask
 from agentguard.judge.llm.background_loop import get_loop_time
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import CallError, Message
@@ -49,7 +50,7 @@ class ProbeResult:
         vectors: vectors of an embedding model.
         correct_count: number of correct answers.
         question_count: number of questions.
-        fault: reason why there is no answer.
+        fault: kind of the error; None if all questions were answered.
         duration_s: total time of the answers.
         max_distance: distance from the first answer above which the server counts as corrupted.
     """
@@ -73,14 +74,14 @@ class ProbeResult:
         sizes = [(len(one.probabilities), *map(len, one.vectors)) for one in (self, reference)]
         if sizes[0] != sizes[1]:
             return 1.0
-        shares = [
+        differences = [
             abs(one - other) for one, other in zip(self.probabilities, reference.probabilities, strict=True)
         ]
-        vectors = [
+        cosine_distances = [
             1.0 - compute_cosine_similarity(*pair)
             for pair in zip(self.vectors, reference.vectors, strict=True)
         ]
-        return max((*shares, *vectors))
+        return max((*differences, *cosine_distances))
 
     def has_drifted(self, reference: ProbeResult) -> bool:
         """Return whether the answers have drifted from those of ``reference``."""
@@ -103,17 +104,17 @@ def compute_cosine_similarity(one: Sequence[float], other: Sequence[float]) -> f
 
 
 async def probe_chat(endpoint: JudgeEndpoint, deadline_s: float) -> ProbeResult:
-    """Ask all questions one after the other, each within the deadline."""
-    shares, right, seconds = [], 0, 0.0
+    """Ask a chat model all questions in turn; ``deadline_s`` is the time limit of each."""
+    probabilities, correct_count, seconds = [], 0, 0.0
     for text, answer in _CHAT_QUESTIONS:
         message: Message = {"role": "user", "content": f"{text}\nAnswer with one capital letter."}
-        picked = await endpoint.select_label((message,), ("A", "B"), deadline_s=deadline_s)
-        if isinstance(picked, CallError):
-            return ProbeResult(fault=str(picked.kind), duration_s=seconds)
-        shares.append(picked.probabilities["A"])
-        right += max(picked.probabilities, key=lambda label: picked.probabilities[label]) == answer
-        seconds += picked.usage.seconds
-    return ProbeResult(probabilities=tuple(shares), correct_count=right, duration_s=seconds)
+        result = await endpoint.select_label((message,), ("A", "B"), deadline_s=deadline_s)
+        if isinstance(result, CallError):
+            return ProbeResult(fault=str(result.kind), duration_s=seconds)
+        probabilities.append(result.probabilities["A"])
+        correct_count += max(result.probabilities, key=lambda label: result.probabilities[label]) == answer
+        seconds += result.usage.seconds
+    return ProbeResult(probabilities=tuple(probabilities), correct_count=correct_count, duration_s=seconds)
 
 
 MAX_POOLING_DISTANCE: Final = 0.1
@@ -134,10 +135,10 @@ _RELEVANCE_QUESTIONS: Final = (
 
 
 async def probe_pooling(endpoint: JudgeEndpoint, task: PoolingTask, deadline_s: float) -> ProbeResult:
-    """Ask all questions one after the other, each within the deadline."""
-    shares: list[float] = []
+    """Ask a pooling model all questions in turn; ``deadline_s`` is the time limit of each."""
+    probabilities: list[float] = []
     vectors: list[ScoreVector] = []
-    right, seconds = 0, 0.0
+    correct_count, seconds = 0, 0.0
     for pairs in _build_batches(task):
         started = get_loop_time()
         rows = await _fetch_rows(endpoint, task, pairs, deadline_s)
@@ -147,12 +148,12 @@ async def probe_pooling(endpoint: JudgeEndpoint, task: PoolingTask, deadline_s: 
         if task == "embed":
             vectors += rows
         else:
-            shares += [share for row in rows for share in row]
-        right += _is_correct(task, rows)
+            probabilities += [value for row in rows for value in row]
+        correct_count += _is_correct(task, rows)
     return ProbeResult(
-        probabilities=tuple(shares),
+        probabilities=tuple(probabilities),
         vectors=tuple(vectors),
-        correct_count=right,
+        correct_count=correct_count,
         duration_s=seconds,
         max_distance=MAX_POOLING_DISTANCE,
     )
@@ -161,7 +162,9 @@ async def probe_pooling(endpoint: JudgeEndpoint, task: PoolingTask, deadline_s: 
 def _build_batches(task: PoolingTask) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Build the pairs of query and text of each question."""
     if task == "score":
-        return tuple(((asked, answer), (asked, other)) for asked, answer, other in _RELEVANCE_QUESTIONS)
+        return tuple(
+            ((question, answer), (question, other)) for question, answer, other in _RELEVANCE_QUESTIONS
+        )
     if task == "embed":
         return tuple(tuple(("", text) for text in texts) for texts in _PARAPHRASES)
     return tuple((("", text), ("", other), ("", text)) for text, _, other in _PARAPHRASES)
@@ -171,17 +174,17 @@ async def _fetch_rows(
     endpoint: JudgeEndpoint, task: PoolingTask, pairs: tuple[tuple[str, str], ...], deadline_s: float
 ) -> tuple[ScoreVector, ...] | CallError:
     started = get_loop_time()
-    facts = await endpoint.fetch_info(deadline_s)
-    if isinstance(facts, CallError):
-        return facts
-    path, body = build_pooling_request(task, facts.model, pairs)
-    said = await endpoint.post(path, body, deadline_s=deadline_s - (get_loop_time() - started))
-    if isinstance(said, CallError):
-        return said
+    info = await endpoint.fetch_info(deadline_s)
+    if isinstance(info, CallError):
+        return info
+    path, body = build_pooling_request(task, info.model, pairs)
+    response = await endpoint.post(path, body, deadline_s=deadline_s - (get_loop_time() - started))
+    if isinstance(response, CallError):
+        return response
     if task == "score":
-        return parse_score_rows(said, len(pairs))
-    read = parse_vector_rows if task == "embed" else parse_class_rows
-    return read(said, len(pairs), None)
+        return parse_score_rows(response, len(pairs))
+    parse = parse_vector_rows if task == "embed" else parse_class_rows
+    return parse(response, len(pairs), None)
 
 
 def _is_correct(task: PoolingTask, rows: tuple[ScoreVector, ...]) -> bool:

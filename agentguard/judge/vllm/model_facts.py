@@ -1,4 +1,4 @@
-"""Facts about a model that decide the flags of its server, read from its configuration files."""
+"""Facts about a model, from its configuration files. The flags of its server depend on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RECURRENT_KEYS: Final = ("linear_num_key_heads",)
 
 
 class Attention(StrEnum):
-    """Kind of a model's layers, as far as the prefix cache depends on it.
+    """Kind of a model's layers, on which the prefix cache depends.
 
     ``STATE_SPACE`` has Mamba layers; ``RECURRENT`` has linear attention or short convolutions (LFM2).
     """

@@ -45,16 +45,16 @@ def serve_model(
 
     Raises:
         ConfigError: vLLM is not installed or too old, an option is invalid, or the server would listen for
-            other machines without a key.
+            other machines without requiring a key.
         JudgeError: the server cannot be started.
         MissingExtra: the openai package is not installed.
     """
     port = options.port or find_free_port(options.host)
     host = f"[{options.host}]" if ":" in options.host else options.host
     root = f"http://{'127.0.0.1' if host in ('0.0.0.0', '[::]') else host}:{port}"  # noqa: S104
-    kept = log or Path(tempfile.mkdtemp(prefix="agentguard-judge-")) / "server.log"
+    log_path = log or Path(tempfile.mkdtemp(prefix="agentguard-judge-")) / "server.log"
     command = plan_command(options, port)
-    process = ChildProcess(command.argv, environment=build_environment(options), log=kept)
+    process = ChildProcess(command.argv, environment=build_environment(options), log=log_path)
     endpoint = JudgeEndpoint(
         f"{root}/v1",
         model=options.served_name,
@@ -75,7 +75,7 @@ def serve_model(
     )
     server = StatusServer(lambda: supervisor.status, port=state_port)
     if on_status is not None:
-        supervisor.set_status_callback(lambda state: on_status(state, server.url))
+        supervisor.set_status_callback(lambda status: on_status(status, server.url))
     try:
         with _SignalHandler(supervisor.request_stop):
             return supervisor.run()
@@ -85,16 +85,16 @@ def serve_model(
 
 
 def _run_probe(endpoint: JudgeEndpoint, task: ServedTask) -> ProbeResult:
-    asked = (
+    probe = (
         probe_chat(endpoint, PROBE_TIMEOUT_S)
         if task == "chat"
         else probe_pooling(endpoint, task, PROBE_TIMEOUT_S)
     )
-    return endpoint.loop.run(asked)
+    return endpoint.loop.run(probe)
 
 
 class _SignalHandler:
-    """Stops the supervisor at SIGTERM and SIGINT and restores the previous handlers; main thread only."""
+    """Context that handles SIGTERM and SIGINT, and restores the previous handlers; main thread only."""
 
     def __init__(self, on_signal: Callable[[], None]) -> None:
         self._on_signal = on_signal

@@ -1,8 +1,8 @@
 """Recommended judge models by GPU memory.
 
-The choice follows published accuracy of step localization with one served model (docs/cli/judge.md). This
-project measured memory and speed of ``80gb`` on an H100, with random weights (docs/chat-judge.md). It has not
-measured accuracy, or another preset, on a GPU.
+The choice is based on published accuracy of step localization with one served model (docs/cli/judge.md).
+Memory and speed of ``80gb`` were measured on an H100, with random weights (docs/chat-judge.md). Accuracy and
+the other presets were not measured on a GPU.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class ServePreset:
     """Recommended model for a GPU.
 
     Attributes:
-        memory_gb: memory of the GPU that it needs, in GB.
+        memory_gb: required memory of the GPU, in GB.
         model: name on Hugging Face.
         precision: precision of the weights.
         max_model_len: longest prompt and answer in tokens.
         max_num_batched_tokens: tokens of one engine step; larger steps read long runs faster.
-        reason: why this model.
-        facts: facts about the model, for a machine that cannot read its configuration.
+        reason: reason for the model.
+        facts: facts about the model, for a machine without its configuration files.
     """
 
     memory_gb: int

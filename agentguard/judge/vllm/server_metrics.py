@@ -34,8 +34,8 @@ class ServerWork:
     Attributes:
         prompt_tokens: prompt tokens of all requests.
         cached_tokens: prompt tokens that came from the prefix cache.
-        generated_tokens: tokens that were generated.
-        cache_queries, cache_hits: tokens that were looked up in the prefix cache, and found.
+        generated_tokens: generated tokens.
+        cache_queries, cache_hits: tokens that the server looked up in the prefix cache, and found.
     """
 
     prompt_tokens: float = 0.0
@@ -46,12 +46,12 @@ class ServerWork:
 
     @property
     def computed_tokens(self) -> float:
-        """Prompt tokens that the server had to compute."""
+        """Prompt tokens that did not come from the prefix cache."""
         return self.prompt_tokens - self.cached_tokens
 
     @property
     def hit_rate(self) -> float:
-        """Share of the looked-up tokens that were found; 0 without look-ups."""
+        """Share of the looked-up tokens that the cache contained; 0 without look-ups."""
         return self.cache_hits / self.cache_queries if self.cache_queries else 0.0
 
     def __sub__(self, before: ServerWork) -> ServerWork:
@@ -68,11 +68,11 @@ def fetch_counters(root: str) -> Mapping[str, float]:
         JudgeError: the server has no metrics page, or cannot be reached.
     """
     try:
-        with _open_url(f"{root}/metrics", timeout_s=_TIMEOUT_S) as answer:
-            text = answer.read(_MAX_PAGE_BYTES).decode(errors="replace")
+        with _open_url(f"{root}/metrics", timeout_s=_TIMEOUT_S) as response:
+            text = response.read(_MAX_PAGE_BYTES).decode(errors="replace")
     except urllib.error.HTTPError as error:
         raise JudgeError(
-            f"{root}/metrics answers {error.code}; only the metrics of vLLM can be read"
+            f"{root}/metrics returned status {error.code}; only vLLM's metrics are supported"
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
@@ -93,13 +93,13 @@ def sum_counters(text: str) -> Mapping[str, float]:
 
 def fetch_work(root: str) -> ServerWork:
     """Fetch the server's counters since its start. Raises JudgeError as `fetch_counters` does."""
-    held = fetch_counters(root)
+    counters = fetch_counters(root)
     return ServerWork(
-        prompt_tokens=held.get("vllm:prompt_tokens_total", 0.0),
-        cached_tokens=held.get("vllm:prompt_tokens_cached_total", 0.0),
-        generated_tokens=held.get("vllm:generation_tokens_total", 0.0),
-        cache_queries=held.get("vllm:prefix_cache_queries_total", 0.0),
-        cache_hits=held.get("vllm:prefix_cache_hits_total", 0.0),
+        prompt_tokens=counters.get("vllm:prompt_tokens_total", 0.0),
+        cached_tokens=counters.get("vllm:prompt_tokens_cached_total", 0.0),
+        generated_tokens=counters.get("vllm:generation_tokens_total", 0.0),
+        cache_queries=counters.get("vllm:prefix_cache_queries_total", 0.0),
+        cache_hits=counters.get("vllm:prefix_cache_hits_total", 0.0),
     )
 
 
@@ -114,10 +114,10 @@ def fetch_progress(root: str) -> float | None:
 
 
 def is_healthy(url: str) -> bool:
-    """Return whether a GET is answered with 200 in time."""
+    """Return whether the server answers a GET of a URL with 200 within 5 s."""
     try:
-        with _open_url(url, timeout_s=_HEALTH_TIMEOUT_S) as reply:
-            return int(reply.status) == 200
+        with _open_url(url, timeout_s=_HEALTH_TIMEOUT_S) as response:
+            return int(response.status) == 200
     except (urllib.error.URLError, OSError, ValueError):
         return False
 

@@ -33,11 +33,11 @@ class ServerStatus:
         phase: ``suspect`` after a failed heartbeat or known-answer probe, ``waiting`` before a restart.
         url: base URL up to and with ``/v1``; constant across restarts.
         model: the served model.
-        pid: its process id; None unless it runs.
+        pid: process id of the server; None unless it runs.
         restarts: number of restarts.
-        reason: why it is not ready, or why it was last restarted.
+        reason: reason why the server is not ready, or of its last restart.
         probe: result of the last known-answer probe; see `agentguard.judge.vllm.known_answer_probe`.
-        since: when the phase began, epoch seconds.
+        since: begin of the phase, in epoch seconds.
     """
 
     phase: ServerPhase = ServerPhase.STARTING
@@ -65,9 +65,9 @@ class StatusServer:
     def __init__(self, get_status: Callable[[], ServerStatus], *, port: int = 0) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                told = get_status()
-                raw = orjson.dumps(told.as_dict())
-                self.send_response(200 if told.phase is ServerPhase.READY else 503)
+                status = get_status()
+                raw = orjson.dumps(status.as_dict())
+                self.send_response(200 if status.phase is ServerPhase.READY else 503)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(raw)))
                 self.end_headers()

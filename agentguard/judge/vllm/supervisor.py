@@ -3,7 +3,7 @@
 Two health checks (Wang 2024): a heartbeat shows that the process answers; a known-answer probe shows that its
 answers are right.
 
-- A busy server is alive: an unanswered check does not count if the counters of its engine have grown within
+- A busy server is alive: an unanswered check is ignored if the counters of its engine have grown within
   ``stall_timeout_s``.
 - A server that fails either check is *suspect*.
 - After ``failure_threshold`` consecutive failures the supervisor starts the server again, after exponential
@@ -42,12 +42,12 @@ class ServedProcess(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the process runs."""
+        """True if the process runs."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None unless it runs."""
+        """Process id; None unless the process runs."""
         ...
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class VllmSupervisor:
         probe: runs the known-answer probe.
         read_progress: returns a number that grows while the engine works; None if it is unknown.
         options: health check and restart settings.
-        now: monotonic clock; a parameter, so that tests need not wait.
+        now: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -199,22 +199,22 @@ class VllmSupervisor:
             return self._handle_exit()
         if self._status.phase is ServerPhase.STARTING:
             return self._check_start()
-        trouble, is_conclusive = self._find_problem()
+        problem, is_conclusive = self._find_problem()
         self._update_progress()
         is_busy = self._now() - self._progressed_at < self.options.stall_timeout_s
-        if trouble is None or (is_busy and not is_conclusive):
+        if problem is None or (is_busy and not is_conclusive):
             self._failures, self._healthy_at = 0, self._now()
-            self._mark_healthy("" if trouble is None else f"{_BUSY}: {trouble}")
+            self._mark_healthy("" if problem is None else f"{_BUSY}: {problem}")
             return True
         self._failures += 1
         if self._failures >= self.options.failure_threshold:
-            return self._restart(trouble)
+            return self._restart(problem)
         self._probed_at = 0.0  # probe again at the next check
-        self._set_phase(ServerPhase.SUSPECT, reason=trouble)
+        self._set_phase(ServerPhase.SUSPECT, reason=problem)
         return True
 
     def _update_progress(self) -> None:
-        """Read the counters; without an answer the last known ones stay."""
+        """Read the counters; without an answer, the previous ones stay valid."""
         progress, before = self._read_progress(), self._progress
         if progress is None:
             return
@@ -223,7 +223,7 @@ class VllmSupervisor:
             self._progressed_at = self._now()
 
     def _mark_healthy(self, reason: str) -> None:
-        """Set the phase to ready if the server was suspect, or if it is or was busy for another reason."""
+        """Set the phase to ready if the server was suspect, or if its busy reason has changed."""
         was_busy = self._status.reason.startswith(_BUSY)
         if self._status.phase is ServerPhase.SUSPECT or (
             (reason or was_busy) and reason != self._status.reason
@@ -241,14 +241,14 @@ class VllmSupervisor:
         return self._restart("the process ended")
 
     def _check_start(self) -> bool:
-        why = ""
+        cause = ""
         if self._heartbeat():
             probe = self._probe()
             if probe.fault is None:
                 return self._accept_server(probe)
-            why = f"; the known-answer probe was not answered: {probe.fault}"
+            cause = f"; the known-answer probe was not answered: {probe.fault}"
         if self._now() - self._started_at > self.options.start_timeout_s:
-            return self._restart(f"no answer within {self.options.start_timeout_s:g} s of its start{why}")
+            return self._restart(f"no answer within {self.options.start_timeout_s:g} s of its start{cause}")
         return True
 
     def _accept_server(self, result: ProbeResult) -> bool:
@@ -262,7 +262,7 @@ class VllmSupervisor:
         return True
 
     def _find_problem(self) -> tuple[str | None, bool]:
-        """Return the problem, and whether it shows a fault also of a busy server."""
+        """Return the problem, and whether it shows a fault even if the server is busy."""
         if not self._heartbeat():
             return _NO_HEARTBEAT, False
         if self._now() - self._probed_at < self.options.probe_interval_s:

@@ -41,6 +41,7 @@ class Trait:
     bounds: tuple[TraitBound, ...]
 
 
+# Stored schemata and their vectors contain the sentences; the figures in docs/schemata.md depend on them.
 _STEP_TRAITS: Final = """
 role:worker | A worker speaks. | role.worker
 role:steering | The steering role speaks. | role.orchestrator

@@ -86,7 +86,7 @@ def test_training_at_the_minimum_of_outcomes_reports_the_untrained_ranking(tmp_p
     assert "not trained: ranking of steps of" in result.output
     (agent,) = orjson.loads((out / CARD_FILE).read_bytes())["agents"]
     assert (agent["failed"], agent["passed"], agent["root_causes"]) == (5, 15, 5)
-    assert (agent["ranks_steps"], agent["tells_outcomes"]) == (False, True)
+    assert (agent["ranks_steps"], agent["predicts_outcomes"]) == (False, True)
     assert "too few labels" in CliRunner().invoke(build_app(), ["judge", "info", "--model", str(out)]).output
 
 

@@ -126,7 +126,7 @@ def test_deleted_run_loses_its_cached_answers(tmp_path: Path) -> None:
 def test_judge_without_version_requires_one() -> None:
     with pytest.raises(ConfigError, match="version"):
         CachedJudge(EmbeddedJudge())
-    with pytest.raises(ConfigError, match="memory"):
+    with pytest.raises(ConfigError, match="max_entries"):
         CachedJudge(Counting(), max_entries=-1)
     cached = CachedJudge(EmbeddedJudge(), version="1")
     first = cached.decide(RUN, (RUN_FAILED,))[0]

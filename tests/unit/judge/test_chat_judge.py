@@ -220,7 +220,7 @@ def test_context_too_small_for_a_step_is_an_error(served: tuple[str, Script]) ->
     url, script = served
     script.context = 150
     answers = decide(url)
-    text = f"too_long: the context of 150 tokens has no room for a single step ({url}); serve the model"
+    text = f"too_long: the context of 150 tokens is too small for a single step ({url}); serve the model"
     assert all(str(a.error).startswith(text) for a in answers)
     assert all(a.usage["fault"] == ErrorKind.TOO_LONG for a in answers)
 
@@ -229,7 +229,7 @@ def test_context_too_small_for_a_step_is_an_error(served: tuple[str, Script]) ->
     ("question", "said"),
     [
         (ChoiceQuestion(id="q", text="?", options=()), "no option"),
-        (ChoiceQuestion(id="q", text="?", options=("a", "a")), "twice"),
+        (ChoiceQuestion(id="q", text="?", options=("a", "a")), "duplicate"),
         (ScoreQuestion(id="q", text="?", low=5, high=1), "no option"),
         (ScoreQuestion(id="q", text="?", low=0, high=10**12), "more than"),
     ],

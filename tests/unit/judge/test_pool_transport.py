@@ -14,7 +14,8 @@ from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError
 from agentguard.guard import Guard
 from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, JudgeAnswer, build_root_cause_question
-from agentguard.judge.classifier.pooling_judge import ClassifierSpec, PoolingJudge
+from agentguard.judge.classifier.pooling_judge import PoolingJudge
+from agentguard.judge.classifier.spec import ClassifierSpec
 from agentguard.judge.factory import build_judge
 from agentguard.judge.llm.chat_judge import ChatJudge, ChatOptions
 from agentguard.judge.llm.pool_transport import (

@@ -25,14 +25,13 @@ from agentguard.judge.cache import CachedJudge
 from agentguard.judge.classifier.linear_head import LinearHead
 from agentguard.judge.classifier.pooling_judge import (
     UNTRAINED,
-    ClassifierSpec,
     PoolingJudge,
     PoolingOptions,
-    build_text_pairs,
     parse_class_rows,
     parse_score_rows,
     parse_vector_rows,
 )
+from agentguard.judge.classifier.spec import ClassifierSpec, build_text_pairs
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import CallError, EndpointOptions, ErrorKind
 from agentguard.trajectory.model import Source, Step, Trajectory
@@ -255,7 +254,7 @@ def test_head_round_trips_through_file(tmp_path: Path) -> None:
     assert LinearHead.load(tmp_path / "head.json") == head
     (tmp_path / "other.json").write_text('{"kind": "something"}')
     for name in ("other.json", "absent.json"):
-        with pytest.raises(ModelFileError, match="no classifier head"):
+        with pytest.raises(ModelFileError, match="not a classifier head"):
             LinearHead.load(tmp_path / name)
     with pytest.raises(JudgeError):
         LinearHead.fit(vectors, ["no"] * 4)

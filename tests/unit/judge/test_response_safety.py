@@ -121,7 +121,7 @@ def test_threshold_out_of_range_is_rejected(value: float) -> None:
 
 
 def test_safe_tier_accepts_no_rule() -> None:
-    with pytest.raises(ConfigError, match="safe takes no rule"):
+    with pytest.raises(ConfigError, match="safe cannot have a rule"):
         SafetyRules(actions={SAFE: SafetyAction.BLOCK})
 
 

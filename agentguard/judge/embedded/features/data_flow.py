@@ -16,12 +16,11 @@ from agentguard.judge.embedded.features.run_state import (
     compute_coverage,
     compute_jaccard_overlap,
     is_idle,
-    iter_previous_items,
 )
 from agentguard.judge.embedded.features.step_outcomes import has_no_action, is_empty, is_failed
 from agentguard.judge.embedded.features.text_scan import TextScan
 
-_FAR = 20.0
+_MAX_DISTANCE = 20.0
 _NEAR = 8
 _CORRECT, _FAILURE = CLASS_INDEX["correct"], CLASS_INDEX["failure"]
 
@@ -62,10 +61,12 @@ def _compute_outcome_features(
         "outcome.first_error": bool(errors) and errors[0] in (index, index + 1),
         "outcome.last_error": bool(errors) and errors[-1] in (index, index + 1),
         "outcome.speaks_of_trouble": is_failed(classify_result(layout.step_scans[index].lower_text)),
-        "outcome.since_error": min(_FAR, index - progress.last_error)
+        "outcome.since_error": min(_MAX_DISTANCE, index - progress.last_error)
         if progress.last_error is not None
-        else _FAR,
-        "outcome.to_error": min(_FAR, errors[ahead] - index) if ahead < len(errors) else _FAR,
+        else _MAX_DISTANCE,
+        "outcome.to_error": min(_MAX_DISTANCE, errors[ahead] - index)
+        if ahead < len(errors)
+        else _MAX_DISTANCE,
         "outcome.any_error": bool(errors),
     }
 
@@ -123,7 +124,7 @@ def _compute_evidence_features(
         "evidence.runs_left": runs_left,
         "evidence.acts_left": acts_left,
         "evidence.last_act": acts and acts_left == 1,
-        "evidence.last_run_fails": ran and runs_left == 1 and _count_errors_after(context, index),
+        "evidence.last_run_fails": ran and runs_left == 1 and _has_error_at_or_after(context, index),
         "evidence.all_failed": context.all_failed,
         "evidence.first_talk_after_run": not acts
         and progress.execution_count > 0
@@ -133,9 +134,8 @@ def _compute_evidence_features(
     }
 
 
-def _count_errors_after(context: RunContext, index: int) -> bool:
-    after = index + 1
-    return context.error_flags[index] or (after < len(context.error_flags) and context.error_flags[after])
+def _has_error_at_or_after(context: RunContext, index: int) -> bool:
+    return any(context.error_flags[index : index + 2])
 
 
 def _compute_claim_features(
@@ -172,7 +172,6 @@ def _compute_flow_features(
     reach = new & context.final_numbers
     names = (one.names - progress.names) & context.final_names
     before, after = index - 1, index + 1
-    executed = after < len(layout.roles) and layout.roles[after] is SpeakerRole.EXECUTOR
     reported = index > 0 and layout.roles[before] is SpeakerRole.EXECUTOR
     new_words = one.vocabulary - progress.words
     return {
@@ -193,7 +192,7 @@ def _compute_flow_features(
         if reported
         else 0.0,
         "flow.to_executor": compute_coverage(one.numbers, layout.step_scans[after].numbers)
-        if executed
+        if layout.precedes_executor(index)
         else 0.0,
     }
 
@@ -204,9 +203,7 @@ def _compute_final_features(
     """Compute how much of the final texts, beyond task and handoff, this step mentions first."""
     one, first, total = layout.step_scans[index], context.first_mention_weight, context.first_mention_total
     weight = first.get(index, 0.0)
-    after = index + 1
-    executed = after < len(layout.roles) and layout.roles[after] is SpeakerRole.EXECUTOR
-    via = first.get(after, 0.0) if executed else 0.0
+    via = first.get(index + 1, 0.0) if layout.precedes_executor(index) else 0.0
     acts = layout.is_action(index)
     tokens = one.vocabulary | one.numbers | one.names
     return {
@@ -243,7 +240,7 @@ def _compute_similarity_features(
         "similar.any_before": max(
             (
                 compute_jaccard_overlap(vocabulary, scans[i].vocabulary)
-                for i in iter_previous_items(candidates, ordinal, _NEAR)
+                for i in candidates[max(0, ordinal - _NEAR) : ordinal]
             ),
             default=0.0,
         ),
@@ -288,7 +285,8 @@ def _compute_correction_features(
     }
 
 
-_ASKED = (("stalls", "progress", False), ("loops", "loop", True), ("satisfied", "satisf", True))
+# Name of the feature, part of the flag's name, and value of the flag.
+_LEDGER_FLAGS = (("stalls", "progress", False), ("loops", "loop", True), ("satisfied", "satisf", True))
 
 
 def _compute_ledger_features(
@@ -303,7 +301,7 @@ def _compute_ledger_features(
     after: Mapping[str, bool] = next((scan.flags for scan in nearby if scan.flags), {})
     out: dict[str, float] = {"ledger.own": bool(scans[index].flags)}
     for where, flags in (("after", after), ("before", progress.flags), ("here", scans[index].flags)):
-        for name, key, expected in _ASKED:
+        for name, key, expected in _LEDGER_FLAGS:
             out[f"ledger.{where}_{name}"] = _encode_flag(flags, key, expected)
     out["ledger.to_stall"] = _count_ledgers_until_stall(scans, index)
     return out
@@ -317,15 +315,15 @@ def _encode_flag(flags: Mapping[str, bool], key: str, wanted: bool) -> float:
     return 0.0
 
 
-def _count_ledgers_until_stall(said: Sequence[TextScan], index: int) -> float:
+def _count_ledgers_until_stall(scans: Sequence[TextScan], index: int) -> float:
     """Count the ledgers after the step until one reports a stall or a loop."""
     passed = 0
-    for one in said[index + 1 : index + 60]:
+    for one in scans[index + 1 : index + 60]:
         if one.flags:
             if _encode_flag(one.flags, "progress", False) > 0 or _encode_flag(one.flags, "loop", True) > 0:
                 return passed
             passed += 1
-    return _FAR
+    return _MAX_DISTANCE
 
 
 FLOW_GROUPS: Final[Mapping[str, Callable[[RunLayout, RunContext, RunProgress, int], dict[str, float]]]] = {

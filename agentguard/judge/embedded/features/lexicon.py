@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+# Name, meaning and pattern. The sentences of error schemata contain the meanings: stored schemata and their
+# vectors depend on the exact text.
 _CLASSES: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "assume",
@@ -64,7 +66,7 @@ _CLASSES: Final[tuple[tuple[str, str, str], ...]] = (
         "what others gave",
         r"provided|given|according|based|earlier|previous\w*|above|initial\w*",
     ),
-    ("request", "asking somebody", r"please|could|would|you|kindly"),
+    ("request", "request", r"please|could|would|you|kindly"),
     (
         "source",
         "sources outside",
@@ -107,10 +109,10 @@ _CLASSES: Final[tuple[tuple[str, str, str], ...]] = (
         r"correct|correctly|correctness|accurate|accurately|thorough\w*|properly|successful\w*",
     ),
     ("oblige", "obligation and exactness", r"should|must|any|only|without|exact|appropriate"),
-    ("now", "the here and now", r"now|here's|here|current\w*|let's|i'll"),
+    ("now", "the present", r"now|here's|here|current\w*|let's|i'll"),
     (
         "refer",
-        "pointing elsewhere in the text",
+        "reference to other parts of the text",
         r"above|below|following|mentioned|given|these|those|its|their",
     ),
     (

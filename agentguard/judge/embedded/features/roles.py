@@ -1,7 +1,7 @@
 """Roles of the speakers in a run, inferred from behaviour, and the steps that can be at fault.
 
 Steps that only execute or relay are not candidates. Positions are ordinals among candidates or workers, never
-indices of the recording. They therefore mean the same whether a framework logs one entry a turn or four.
+indices of the recording. They do not depend on the number of log entries that a framework writes for a turn.
 """
 
 from __future__ import annotations
@@ -72,24 +72,24 @@ class RunLayout:
 
     @property
     def has_orchestrator(self) -> bool:
-        """Return whether one agent delegates the work."""
+        """True if one agent delegates the work."""
         return SpeakerRole.ORCHESTRATOR in self.roles
 
     def get_outcome_scan(self, index: int) -> TextScan | None:
         """Return the scan of a step's outcome: its observations, or the executor's step directly after it."""
         if self.observation_scans[index] is not None:
             return self.observation_scans[index]
-        after = index + 1
-        executed = after < len(self.roles) and self.roles[after] is SpeakerRole.EXECUTOR
-        return self.step_scans[after] if executed else None
+        return self.step_scans[index + 1] if self.precedes_executor(index) else None
 
     def get_outcome(self, index: int) -> ResultClassification | None:
         """Return the classification of a step's outcome, from the same place as `get_outcome_scan`."""
         if self.observation_scans[index] is not None:
             return self.results[index]
-        after = index + 1
-        executed = after < len(self.roles) and self.roles[after] is SpeakerRole.EXECUTOR
-        return self.results[after] if executed else None
+        return self.results[index + 1] if self.precedes_executor(index) else None
+
+    def precedes_executor(self, index: int) -> bool:
+        """Return whether the next step is an executor's."""
+        return self.roles[index + 1 : index + 2] == (SpeakerRole.EXECUTOR,)
 
     def was_executed(self, index: int) -> bool:
         """Return whether code or a call of the step was executed."""
@@ -132,7 +132,7 @@ def _collect_step_text(step: Step) -> str:
 
 
 def render_arguments(call: ToolCall) -> str:
-    """Return the arguments in one spelling, whatever white space and order of keys the recording has."""
+    """Return the arguments of a call as canonical JSON, or the recorded text if it could not be parsed."""
     return (call.raw_arguments or "") if call.arguments is None else canonicalize_json(call.arguments)
 
 
@@ -187,7 +187,7 @@ def _find_orchestrator(steps: Sequence[Step]) -> str | None:
 
 
 def _count_handoffs(steps: Sequence[Step]) -> Counter[str]:
-    """Count how often each agent names the agent that speaks next."""
+    """Return the number of times that each agent names the next speaker."""
     counts: Counter[str] = Counter()
     contents = [step.content[:_MAX_OBSERVATION_CHARS].lower() for step in steps]
     for index, step in enumerate(steps):
@@ -251,7 +251,7 @@ def _has_content(step: Step) -> bool:
 
 
 def _is_substantial(scan_result: TextScan) -> bool:
-    """Return whether a text is more than a closing word."""
+    """Return whether a text has more than a few words, or code, or a number."""
     return scan_result.word_count > _MAX_EMPTY_WORDS or scan_result.has_code or bool(scan_result.numbers)
 
 

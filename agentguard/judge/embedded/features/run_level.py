@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agentguard.detect._text import to_lower
-from agentguard.detect.result_classification import classify_result
 from agentguard.detect.tool_names import is_read_tool, is_terminal_tool, is_write_tool
 from agentguard.judge.embedded.features.catalogue import Feature
 from agentguard.judge.embedded.features.lexicon import CLASS_NAMES, WORD_CLASSES
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole, render_arguments
+from agentguard.judge.embedded.features.step_outcomes import is_error_observation
 from agentguard.judge.embedded.features.text_scan import TextScan
 from agentguard.trajectory.model import Observation, ToolCall
 
@@ -32,44 +31,44 @@ size.steps: steps
 size.agent_turns: agents' turns
 size.user_turns: users' turns
 size.calls: tool calls
-size.agent_text: length of what agents said
-size.user_text: length of what users said
-size.seen_text: length of what tools returned
+size.agent_text: length of the agents' texts
+size.user_text: length of the users' texts
+size.seen_text: length of the tools' results
 size.agent_mean: mean length of an agent's turn
 size.agent_longest: longest agent's turn
 size.user_mean: mean length of a user's turn
 tools.changes: calls of tools whose name implies a change
 tools.looks: calls of tools whose name implies a lookup
 tools.others: calls of other tools
-tools.change_share: share of the calls that change something
-tools.no_change: nothing was changed
-tools.changes_worked: calls that change something and returned no error
-tools.changes_failed: calls that change something and returned an error
-tools.distinct: tools used
-tools.distinct_changing: tools used that change something
-tools.unlike_share: share of the calls that are unlike all others
-tools.most_of_one_change: most calls of one tool that changes something
-tools.most_of_one_call: most times that one call was made
-tools.last_change: how late the last change was, 0 to 1
-tools.first_change: how late the first change was, 0 to 1
+tools.change_share: share of the calls whose tool implies a change
+tools.no_change: no call whose tool implies a change
+tools.changes_worked: calls of such tools without an error
+tools.changes_failed: calls of such tools with an error
+tools.distinct: distinct tools
+tools.distinct_changing: distinct tools that imply a change
+tools.unlike_share: distinct calls as a share of the calls
+tools.most_of_one_change: calls of the most frequent tool that implies a change
+tools.most_of_one_call: number of the most frequent call
+tools.last_change: place of the last change in the run, from 0 to 1
+tools.first_change: place of the first change in the run, from 0 to 1
 tools.change_arguments: length of the arguments of all changes
 tools.change_mean: mean length of the arguments of a change
-tools.at_once: most calls in one step
-tools.unsourced: argument values that occur nowhere before
-tools.unsourced_share: their share
+tools.at_once: maximum of calls in one step
+tools.unsourced: argument values that do not occur earlier
+tools.unsourced_share: share of the argument values that do not occur earlier
 trouble.errors: results that are errors
 trouble.share: share of the results that are errors
 trouble.refusals: share of the agents' turns that state an impossibility
-trouble.regrets: share of the agents' turns that regret something
+trouble.regrets: share of the agents' turns with an apology
 trouble.objections: share of the users' turns that object
-trouble.assents: share of the users' turns that assent
-end.calls: ends with a tool call that is no terminal action
-end.other_tool: ends with a tool that neither changes nor looks
-end.asks: the last agent's turn asks
-end.answered: ends with words of ending or a terminal action
+trouble.assents: share of the users' turns that agree
+end.calls: ends with a tool call that is not a terminal action
+end.other_tool: ends with a call of another tool
+end.asks: the last agent's turn ends with a question mark
+end.answered: ends with words of completion or a terminal action
 talk.silent: share of the agents' turns without text
-talk.agent_numbers: numbers that agents said
-talk.user_numbers: numbers that users said
+talk.agent_numbers: distinct numbers in the agents' texts
+talk.user_numbers: distinct numbers in the users' texts
 """
 
 
@@ -105,7 +104,7 @@ class _Call:
 
     @property
     def is_failed(self) -> bool:
-        return self.observation is not None and _is_error(self.observation)
+        return self.observation is not None and is_error_observation(self.observation)
 
 
 def compute_run_features(layout: RunLayout) -> dict[str, float]:
@@ -128,10 +127,6 @@ def compute_run_features(layout: RunLayout) -> dict[str, float]:
 
 def _is_worker(role: SpeakerRole) -> bool:
     return role in (SpeakerRole.WORKER, SpeakerRole.ORCHESTRATOR)
-
-
-def _is_error(seen: Observation) -> bool:
-    return classify_result(to_lower(seen.content), flag=seen.is_error).is_error
 
 
 def _list_calls(layout: RunLayout) -> list[_Call]:
@@ -214,7 +209,7 @@ def _compute_error_features(
     layout: RunLayout, mine: Sequence[TextScan], theirs: Sequence[TextScan]
 ) -> dict[str, float]:
     results = [observation for step in layout.run.steps for observation in step.observations]
-    errors = sum(map(_is_error, results))
+    errors = sum(map(is_error_observation, results))
     return {
         "trouble.errors": math.log1p(errors),
         "trouble.share": errors / (1 + len(results)),

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from agentguard.detect._text import to_lower
 from agentguard.detect.base import Finding
-from agentguard.detect.result_classification import classify_result
 from agentguard.judge.embedded.features.lexicon import CLASS_NAMES
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole, render_arguments
 from agentguard.judge.embedded.features.run_level import compute_run_features
-from agentguard.trajectory.model import Observation
+from agentguard.judge.embedded.features.step_outcomes import is_error_observation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +86,7 @@ def compute_run_signals(layout: RunLayout, findings: Sequence[Finding]) -> NDArr
 
 def _measure_results(layout: RunLayout) -> dict[str, float]:
     results = [observation for step in layout.run.steps for observation in step.observations]
-    errors = [_is_error(result) for result in results]
+    errors = [is_error_observation(result) for result in results]
     late = errors[-max(1, len(errors) // 4) :]
     return {
         "errors": sum(errors),
@@ -98,10 +96,6 @@ def _measure_results(layout: RunLayout) -> dict[str, float]:
         "consecutive_errors": sum(first and second for first, second in pairwise(errors)),
         "repeated_results": _count_repeats(r.content for r in results if r.content) / (1 + len(results)),
     }
-
-
-def _is_error(result: Observation) -> bool:
-    return classify_result(to_lower(result.content), flag=result.is_error).is_error
 
 
 def _measure_calls(layout: RunLayout) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from agentguard._lazy import lazy_property
@@ -24,12 +23,12 @@ _MIN_REPORT_FAILURES = 3  # words of failure that a worker's own report needs to
 
 
 def compute_jaccard_overlap(a: frozenset[str], b: frozenset[str]) -> float:
-    """Compute the Jaccard overlap, slightly shrunk; 0 if either is empty."""
+    """Compute the Jaccard index with one more element in the union; 0 if either set is empty."""
     return len(a & b) / (1 + len(a | b)) if a and b else 0.0
 
 
 def compute_coverage(a: frozenset[str], b: frozenset[str] | set[str]) -> float:
-    """Compute the share of ``a`` that is in ``b``."""
+    """Compute the share of ``a`` that is in ``b``; 0 if ``a`` is empty."""
     return len(a & b) / len(a) if a else 0.0
 
 
@@ -148,7 +147,7 @@ class RunContext:
 
     @lazy_property
     def handoff_alignment(self) -> float:
-        """Minimum of the first share; a handoff that strays from the task repeats little of it."""
+        """Minimum of the first share; a handoff with another topic repeats little of the task."""
         return min((twice_share for twice_share, _ in self.handoff_repetition.values()), default=1.0)
 
     @lazy_property
@@ -254,7 +253,7 @@ def _add_turn(progress: RunProgress, layout: RunLayout, context: RunContext, ind
 
 
 def _has_error(layout: RunLayout, index: int) -> bool:
-    """Return whether a result is an error, or the report of a directed worker is mostly about failure."""
+    """Return whether a result is an error, or a worker under an orchestrator mostly reports failure."""
     if layout.results[index] is not None:
         return is_failed(layout.results[index])
     is_report = layout.roles[index] is SpeakerRole.WORKER and layout.has_orchestrator
@@ -332,8 +331,3 @@ def _compute_handoff_repetition(layout: RunLayout, index: int) -> tuple[float, f
     return sum(1 for n in counts.values() if n >= 2) / total, sum(
         1 for n in counts.values() if n >= 3
     ) / total
-
-
-def iter_previous_items(items: tuple[int, ...], place: int, width: int) -> Iterator[int]:
-    """Yield up to ``width`` items before ``place``."""
-    yield from items[max(0, place - width) : place]

@@ -12,10 +12,10 @@ from agentguard.detect.result_classification import (
     ResultStatus,
     classify_result,
 )
-from agentguard.trajectory.model import Source, Step
+from agentguard.trajectory.model import Observation, Source, Step
 
 _FAILED = frozenset({ResultStatus.ERROR, ResultStatus.UNUSABLE})
-_SEVERITY = {
+_SEVERITY_ORDER = {
     ResultStatus.ERROR: 0,
     ResultStatus.UNUSABLE: 1,
     ResultStatus.PARTIAL: 2,
@@ -25,22 +25,27 @@ _SEVERITY = {
 
 
 def classify_outcome(step: Step) -> ResultClassification | None:
-    """Return the gravest classification of a step's results; None if the step has none.
+    """Return the most severe classification of a step's results; None if the step has no result.
 
     An empty result counts only if all results of the step are empty.
     """
     if step.source is Source.ENVIRONMENT:
-        found: Sequence[ResultClassification] = (classify_result(to_lower(step.content)),)
+        results: Sequence[ResultClassification] = (classify_result(to_lower(step.content)),)
     else:
-        found = [classify_result(to_lower(one.content), flag=one.is_error) for one in step.observations]
-    if not found:
+        results = [classify_result(to_lower(one.content), flag=one.is_error) for one in step.observations]
+    if not results:
         return None
-    gravest = min(found, key=lambda one: _SEVERITY[one.status])
-    return USABLE if step.unknown_parts and gravest.status is ResultStatus.EMPTY else gravest
+    worst = min(results, key=lambda one: _SEVERITY_ORDER[one.status])
+    return USABLE if step.unknown_parts and worst.status is ResultStatus.EMPTY else worst
+
+
+def is_error_observation(observation: Observation) -> bool:
+    """Return whether an observation is an error, by its flag or by its text."""
+    return classify_result(to_lower(observation.content), flag=observation.is_error).is_error
 
 
 def is_failed(outcome: ResultClassification | None) -> bool:
-    """Return whether an outcome is an error or of no use."""
+    """Return whether an outcome is an error or unusable."""
     return outcome is not None and outcome.status in _FAILED
 
 
@@ -50,5 +55,5 @@ def has_no_action(outcome: ResultClassification | None) -> bool:
 
 
 def is_empty(outcome: ResultClassification | None) -> bool:
-    """Return whether something was executed and nothing came back."""
+    """Return whether an execution returned nothing."""
     return outcome is not None and outcome.status is ResultStatus.EMPTY and not has_no_action(outcome)

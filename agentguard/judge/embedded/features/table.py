@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _ALL_GROUPS = frozenset(GROUPS)
 GroupSelection = Callable[["RunLayout"], frozenset[str]]
-"""Returns the groups of features that a reader needs of a run."""
+"""Function from a run's layout to the groups of features that a model reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +80,12 @@ class _TableCache:
         self._tables.clear()
 
 
-# Cross-validation reads complete tables repeatedly. The readers of a diagnosis follow each other directly.
+# Cross-validation reads complete tables repeatedly. The models of a diagnosis read one table in succession.
 _COMPLETE_TABLES, _PARTIAL_TABLES = _TableCache(512), _TableCache(8)
 
 
 def compute_step_features(run: Trajectory) -> tuple[RunLayout, list[dict[str, float]]]:
-    """Compute the features of each candidate by name, in one pass over the run."""
+    """Compute the layout of a run and the features of each candidate by name, in one pass over the run."""
     layout = analyze_layout(run)
     return layout, _compute_rows(layout, _ALL_GROUPS)
 

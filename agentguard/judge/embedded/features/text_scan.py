@@ -1,6 +1,6 @@
-"""Scan of a step's text, which computes each fact when a feature first reads it.
+"""Scan of a step's text. It computes each fact when a feature first reads it.
 
-Of long texts only head and tail are scanned: they show the activity of a turn, and the cost stays bounded.
+Only head and tail of a long text are scanned, so that the cost is bounded. They show the activity of a turn.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentguard.judge.classifier.spec import PoolingTask
+from agentguard.config.judge import PoolingTask
 from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import EndpointOptions
 from agentguard.judge.vllm.known_answer_probe import MAX_POOLING_DISTANCE, ProbeResult, probe_pooling

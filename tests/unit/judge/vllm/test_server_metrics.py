@@ -76,7 +76,7 @@ def test_computed_tokens_are_sent_minus_cached_tokens() -> None:
 def test_missing_counters_are_an_error() -> None:
     with (
         telling(b"", 404) as root,
-        pytest.raises(JudgeError, match="/metrics answers 404; only the metrics of vLLM"),
+        pytest.raises(JudgeError, match="/metrics returned status 404; only vLLM's metrics"),
     ):
         fetch_work(root)
     with pytest.raises(JudgeError, match=r":9/metrics cannot be read: .*refused"):
