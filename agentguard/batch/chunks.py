@@ -22,9 +22,9 @@ import orjson
 
 from agentguard._lazy import import_extra
 from agentguard.errors import ConfigError, InputError
-from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats.base import SequenceFormat, formats
 from agentguard.trajectory.formats.reader import FILE_SUFFIXES, detect_format
+from agentguard.trajectory.safe_json import loads
 
 Row = bytes | dict[str, Any]
 

@@ -10,10 +10,10 @@ from agentguard.batch.operation import PartRevision, RunOutput
 from agentguard.batch.output_table import OutputTable
 from agentguard.errors import ConfigError
 from agentguard.plugins import format_unknown_name
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats.base import WritableFormat, formats
 from agentguard.trajectory.model import Record
 from agentguard.trajectory.redaction import Redactor
+from agentguard.trajectory.safe_json import dumps
 
 if TYPE_CHECKING:
     from agentguard.batch.output_folder import BatchOutput

@@ -12,10 +12,10 @@ from typing import Any
 from agentguard.batch.chunks import Chunk, Row, extract_document, resolve_file_system
 from agentguard.batch.operation import Operation
 from agentguard.errors import AgentGuardError, InputError, JudgeError
-from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record
+from agentguard.trajectory.safe_json import loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

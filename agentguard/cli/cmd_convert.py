@@ -53,8 +53,8 @@ from agentguard.cli.run_input import (
     resolve_paths,
 )
 from agentguard.errors import ConfigError
-from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, dumps, normalize_json
 from agentguard.trajectory.model import Record
+from agentguard.trajectory.safe_json import MAX_LOG_DEPTH, dumps, normalize_json
 
 _EVENT_LOG_TARGET, _OTLP_TARGET = "event_log", "otlp"
 _TRAINING_FORMATS = ("sft", "preference", "preference_openai", "judge_sft", "judge_preference")

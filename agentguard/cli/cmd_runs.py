@@ -31,8 +31,8 @@ from agentguard.resilience.ordered_map import map_ordered
 from agentguard.store.db.run_summary import RunSummaryFilter, RunSummaryRow, VerdictFilter
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
 from agentguard.taxonomy.catalog import TaxonomyCatalog
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.costs import price_run
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import NOT_DIAGNOSED, Verdict, describe_verdict
 

@@ -12,7 +12,7 @@ import typer
 from agentguard.cli.run_input import Redaction
 from agentguard.cli.training_export import ExportCounts
 from agentguard.quantity import format_quantity
-from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.safe_json import dumps
 
 if TYPE_CHECKING:
     from agentguard.localize.human_labels import LabelledRun

@@ -20,7 +20,7 @@ from agentguard.quantity import format_quantity
 from agentguard.recover.acceptance.acceptance_record import parse_attempt
 from agentguard.store.db.rows import AcceptanceRow, compute_digest
 from agentguard.store.read.pagination import Page
-from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.safe_json import dumps
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store

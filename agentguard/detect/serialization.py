@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from agentguard.detect.base import Finding
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.serialization import decode_dataclass
 
 

@@ -8,7 +8,7 @@ from agentguard.detect.persistence import build_finding_rows
 from agentguard.detect.serialization import to_json_data
 from agentguard.localize.base import Diagnosis
 from agentguard.store.db.rows import DiagnosisRow, Row
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.serialization import decode_dataclass
 
 

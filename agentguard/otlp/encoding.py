@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from agentguard.errors import MissingExtra
-from agentguard.otlp.model import Attributes, AttributeValue, OtlpSpan, SpanEvent, SpanKindName
+from agentguard.otlp.model import Attributes, AttributeValue, OtlpSpan, SpanEvent, SpanKind
 from agentguard.version import __version__
 
 Encoding = Literal["protobuf", "json"]
@@ -25,7 +25,7 @@ CONTENT_TYPES: Final[Mapping[Encoding, str]] = {
     "protobuf": "application/x-protobuf",
     "json": "application/json",
 }
-_KIND_NUMBERS: Final[Mapping[SpanKindName, int]] = {"internal": 1, "server": 2, "client": 3}
+_KIND_NUMBERS: Final[Mapping[SpanKind, int]] = {"internal": 1, "server": 2, "client": 3}
 _STATUS_ERROR: Final = 2
 _STATUS_OK: Final = 1
 _SEVERITY_INFO: Final = 9

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 AttributeValue = str | bool | int | float | tuple[str, ...]
-SpanKindName = Literal["internal", "server", "client"]
+SpanKind = Literal["internal", "server", "client"]
 Attributes = Mapping[str, AttributeValue]
 
 EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
@@ -45,7 +45,7 @@ class OtlpSpan:
     events: Sequence[SpanEvent] = ()
     error: bool | None = None
     message: str = ""
-    kind: SpanKindName = "internal"
+    kind: SpanKind = "internal"
 
 
 def build_trace_id(run_id: str) -> str:

@@ -3,8 +3,8 @@
 An agent's step is a ``chat`` span, and a tool result is an ``execute_tool`` span inside it. A step of any
 other source has its own span. An abandoned branch is a span that contains its steps. Names follow
 OpenTelemetry's conventions for generative AI (Development). OpenInference's span kinds and texts are added,
-which Phoenix shows. The attributes of `own_attributes` preserve the data needed to import the run again.
-Missing times are generated in the order of the steps, and marked.
+which Phoenix shows. Attributes of `agentguard.trajectory.span_attributes` preserve the data that the importer
+needs. Missing times are generated in the order of the steps, and marked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, TypeGuard
 
 from agentguard.otlp import genai_messages
 from agentguard.otlp.model import AttributeValue, OtlpSpan, build_span_id, build_trace_id
-from agentguard.trajectory.formats._otel import own_attributes
+from agentguard.trajectory import span_attributes
 from agentguard.trajectory.model import Branch, Observation, Source, Step, ToolCall, Trajectory
 
 _GAP_NS: Final = 1_000
@@ -108,18 +108,18 @@ class _SpanBuilder:
         attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": kind,
             "openinference.span.kind": "AGENT" if single else "CHAIN",
-            own_attributes.RUN_ID: self._run.id,
+            span_attributes.RUN_ID: self._run.id,
         }
         if name:
             attributes["gen_ai.agent.name"] = name
         if self._run.exit_status is not None:
-            attributes[own_attributes.EXIT_STATUS] = self._run.exit_status
+            attributes[span_attributes.EXIT_STATUS] = self._run.exit_status
         if self._run.unknown_parts:
-            attributes[own_attributes.UNKNOWN_PARTS] = genai_messages.to_json_text(
+            attributes[span_attributes.UNKNOWN_PARTS] = genai_messages.to_json_text(
                 dict(self._run.unknown_parts)
             )
         if not self._run.is_content_recorded:
-            attributes[own_attributes.CONTENT_RECORDED] = False
+            attributes[span_attributes.CONTENT_RECORDED] = False
         conversation = self._run.extra.get("conversation")
         if isinstance(conversation, str) and conversation:
             attributes["gen_ai.conversation.id"] = conversation
@@ -164,13 +164,13 @@ class _SpanBuilder:
         start = min((span.start_ns for span in steps), default=to_nanoseconds(self._at_s))
         attributes: dict[str, AttributeValue] = {
             "openinference.span.kind": "CHAIN",
-            own_attributes.BRANCH: branch.id,
-            own_attributes.FORK_STEP: branch.fork_step,
+            span_attributes.BRANCH: branch.id,
+            span_attributes.FORK_STEP: branch.fork_step,
         }
         if branch.parent is not None:
-            attributes[own_attributes.PARENT] = branch.parent
+            attributes[span_attributes.PARENT] = branch.parent
         if branch.reason and self._include_content:
-            attributes |= {own_attributes.REASON: branch.reason, "output.value": branch.reason}
+            attributes |= {span_attributes.REASON: branch.reason, "output.value": branch.reason}
         yield OtlpSpan(
             trace_id=self._trace_id,
             span_id=span_id,
@@ -190,7 +190,7 @@ class _SpanBuilder:
             span_id = self._span_id_by_step[branch_id, step.index] = build_span_id(
                 self._trace_id, "step", branch_id, step.index
             )
-            attributes = {**self._build_own_attributes(branch_id, step), own_attributes.TIMES: time_source}
+            attributes = {**self._build_own_attributes(branch_id, step), span_attributes.TIMES: time_source}
             if step.source is Source.AGENT:
                 attributes |= self._build_chat_attributes(step, since)
                 if (
@@ -224,14 +224,14 @@ class _SpanBuilder:
 
     def _build_own_attributes(self, branch_id: str, step: Step) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {
-            own_attributes.STEP: step.index,
-            own_attributes.SOURCE: step.source.value,
+            span_attributes.STEP: step.index,
+            span_attributes.SOURCE: step.source.value,
             "gen_ai.agent.name": step.agent,
         }
         if branch_id:
-            attributes[own_attributes.BRANCH] = branch_id
+            attributes[span_attributes.BRANCH] = branch_id
         if step.unknown_parts:
-            attributes[own_attributes.UNKNOWN_PARTS] = genai_messages.to_json_text(list(step.unknown_parts))
+            attributes[span_attributes.UNKNOWN_PARTS] = genai_messages.to_json_text(list(step.unknown_parts))
         if step.stop_reason is not None:
             attributes["gen_ai.response.finish_reasons"] = (step.stop_reason,)
         return attributes
@@ -294,12 +294,12 @@ class _SpanBuilder:
             "openinference.span.kind": "TOOL",
             "gen_ai.tool.name": name,
             "tool.name": name,
-            own_attributes.OBSERVATION: place,
+            span_attributes.OBSERVATION: place,
         }
         if unpaired := unpaired_kinds.get((observation.call_id is None, observation.tool is None)):
-            attributes[own_attributes.UNPAIRED] = unpaired
+            attributes[span_attributes.UNPAIRED] = unpaired
         if branch_id:
-            attributes[own_attributes.BRANCH] = branch_id
+            attributes[span_attributes.BRANCH] = branch_id
         if observation.call_id is not None:
             attributes["gen_ai.tool.call.id"] = observation.call_id
         if self._include_content:

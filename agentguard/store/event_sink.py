@@ -9,7 +9,7 @@ from agentguard.errors import FormatError
 from agentguard.store.db.rows import BranchRow, Row, RunRow, StepRow
 from agentguard.store.store import Store
 from agentguard.store.trajectory_mapping import build_run_row
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.serialization import decode_annotation, decode_meta
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from agentguard.errors import FormatError
 from agentguard.store.db.rows import BranchRow, ClearRunRow, Row, RunRow, StepRow
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
 from agentguard.trajectory.serialization import (
     decode_annotation,

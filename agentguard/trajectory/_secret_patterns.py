@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._safe_json import loads
+from agentguard.trajectory.safe_json import loads
 
 SENSITIVE_NAMES = frozenset(
     (

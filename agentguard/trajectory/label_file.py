@@ -17,9 +17,9 @@ from pathlib import Path
 import yaml
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import normalize_json
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation
+from agentguard.trajectory.safe_json import normalize_json
 from agentguard.trajectory.serialization import decode_annotation
 
 LABEL_SUFFIXES = (".yaml", ".yml")

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._safe_json import loads
+from agentguard.trajectory.safe_json import loads
 
 _SUB_AGENT_PREFIX = "agent-"
 _MAX_FOLDER_NAME = 200

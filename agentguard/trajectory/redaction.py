@@ -26,7 +26,6 @@ import re2
 
 from agentguard._bounded_map import BoundedMap
 from agentguard.errors import ConfigError, FormatError
-from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, dumps, loads, normalize_json
 from agentguard.trajectory._secret_patterns import (
     KIND_ALIASES,
     PROPAGATED_KINDS,
@@ -37,6 +36,7 @@ from agentguard.trajectory._secret_patterns import (
     normalize_name,
 )
 from agentguard.trajectory.model import Record, ToolCall
+from agentguard.trajectory.safe_json import MAX_LOG_DEPTH, dumps, loads, normalize_json
 
 _T = TypeVar("_T")
 # Replacing a word of a few letters under a sensitive name ("none", "yes") would damage every text.

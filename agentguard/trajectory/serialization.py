@@ -14,7 +14,7 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from agentguard.trajectory._json_node import JsonNode, parse_integer
+from agentguard.trajectory.json_node import JsonNode, parse_integer
 from agentguard.trajectory.model import Annotation, Step, ToolCall, ToolSpec, Trajectory
 
 T = TypeVar("T")

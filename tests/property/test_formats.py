@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import AgentGuardError, InputError
-from agentguard.trajectory._safe_json import dumps, loads, normalize_json
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.formats._stream_reader import CHUNK_BYTES, detect_content
 from agentguard.trajectory.formats.base import UnreadableRecord, formats
@@ -33,6 +32,7 @@ from agentguard.trajectory.model import (
     Usage,
 )
 from agentguard.trajectory.redaction import Redactor
+from agentguard.trajectory.safe_json import dumps, loads, normalize_json
 
 SAMPLES = Path(__file__).parents[1] / "contract" / "samples"
 FILES = sorted(path for path in SAMPLES.iterdir() if path.is_file() and path.suffix != ".txt")

@@ -19,8 +19,8 @@ from typing import Any
 
 from agentguard import package_data
 from agentguard.errors import ConfigError, FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats.base import formats
+from agentguard.trajectory.json_node import JsonNode
 
 DATASETS_VARIABLE = "AGENTGUARD_DATASETS"
 MANIFEST, CARD = "manifest.toml", "card.md"

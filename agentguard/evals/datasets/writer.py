@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, Self
 import orjson
 
 from agentguard.errors import ConfigError
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.model import Record
+from agentguard.trajectory.safe_json import dumps
 
 _END = b'{"event":"end"}\n'
 _LEVEL = 9

@@ -16,9 +16,9 @@ from typing import Any
 from agentguard.errors import InputError
 from agentguard.evals.inject.edits.base import Edit, FieldChange, RewrittenRun, get_edit_registry
 from agentguard.evals.inject.rates import parse_rates
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.model import Annotation, Branch, Record, Trajectory
+from agentguard.trajectory.safe_json import dumps
 
 _MAX_DRAWS = 3
 INJECTED = "injected"

@@ -31,7 +31,7 @@ from agentguard.store.db.tables import OVERVIEWS, SEARCH_DOCUMENTS, STEPS
 from agentguard.store.read.pagination import Page
 from agentguard.store.read.summary_queries import fetch_page
 from agentguard.store.write.search_index import FTS_TABLE, has_full_text_search, is_unindexed, iter_step_texts
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.serialization import decode_step
 
 MAX_MATCHES_PER_RUN: Final = 3

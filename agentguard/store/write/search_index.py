@@ -35,7 +35,7 @@ from agentguard.store.db.engine import IMMEDIATE_TRANSACTION
 from agentguard.store.db.payload import decode_payload
 from agentguard.store.db.search_words import EVERY_WORD, extract_words
 from agentguard.store.db.tables import OVERVIEWS, PREFIX, SEARCH_DOCUMENTS, STEPS
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Step
 from agentguard.trajectory.serialization import decode_step
 

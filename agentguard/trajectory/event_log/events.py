@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
 from agentguard.trajectory.serialization import (
     decode_annotation,

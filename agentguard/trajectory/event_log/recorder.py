@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self
 
 from agentguard.errors import EventLogError, InputError
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.event_log.events import (
     EventLogState,
     RunAssembler,
@@ -29,6 +28,7 @@ from agentguard.trajectory.formats._stream_reader import detect_content
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
+from agentguard.trajectory.safe_json import dumps
 
 
 class EventLog:

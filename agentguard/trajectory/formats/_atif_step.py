@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import extract_content_text
 from agentguard.trajectory.formats._content_parts import parse_content
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Source, Step
 from agentguard.trajectory.serialization import encode_step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
+from agentguard.trajectory.safe_json import dumps
 
 _SOURCE_ROLES = {
     Source.SYSTEM: "system",

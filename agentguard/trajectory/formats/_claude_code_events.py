@@ -13,8 +13,6 @@ from typing import Any
 
 import orjson
 
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
 from agentguard.trajectory.formats._claude_code_turn import (
     AGENT,
@@ -31,7 +29,9 @@ from agentguard.trajectory.formats._claude_code_turn import (
 )
 from agentguard.trajectory.formats._content_parts import MessageContent, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record, Source, Step, ToolSpec, Trajectory
+from agentguard.trajectory.safe_json import dumps
 
 _SYNTHETIC_MODEL = "<synthetic>"
 _RUN_FIELDS = {

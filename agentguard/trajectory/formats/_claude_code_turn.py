@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._content_parts import ContentResult, MessageContent
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Source, Step, Usage
+from agentguard.trajectory.safe_json import dumps
 from agentguard.trajectory.usage import parse_usage
 
 AGENT = "claude"

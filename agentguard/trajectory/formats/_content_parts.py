@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode, describe_type
-from agentguard.trajectory._safe_json import dumps, loads
+from agentguard.trajectory.json_node import JsonNode, describe_type
 from agentguard.trajectory.model import ToolCall
+from agentguard.trajectory.safe_json import dumps, loads
 
 _TEXT_KEYS = ("text", "refusal")
 _CITATION_KEYS = ("annotations", "citations")
@@ -127,6 +129,21 @@ def parse_arguments(value: Any, path: str) -> tuple[dict[str, Any] | None, str |
     except FormatError:
         return None, value
     return (arguments if isinstance(arguments, dict) else None), value
+
+
+def flatten_text(value: Any, depth: int = 8) -> str:
+    """Return the text of nested content: a string, parts with text, or any other value as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and depth:
+        return "\n".join(filter(None, (flatten_text(item, depth - 1) for item in value)))
+    if isinstance(value, Mapping) and depth:
+        for key in ("text", "content", "message_content", "message_content.text"):
+            if isinstance(value.get(key), (str, Mapping, list)):
+                return flatten_text(value[key], depth - 1)
+    return orjson.dumps(value).decode()
 
 
 def _add_part(content: MessageContent, part: Any, path: str, fallback_id: str) -> None:

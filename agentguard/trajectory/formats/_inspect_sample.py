@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._chat_messages import build_chat_call, drop_none
+from agentguard.trajectory.json_node import JsonNode
+from agentguard.trajectory.safe_json import dumps
 
 _SCORER_TYPES = frozenset({"scorer", "scorers"})
 _AGENT_TYPE = "agent"

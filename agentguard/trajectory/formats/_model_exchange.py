@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import dumps, loads
 from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._content_parts import parse_content
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import ToolSpec
+from agentguard.trajectory.safe_json import dumps, loads
 
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _STREAM_EVENTS = frozenset(

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content, render_result
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 from agentguard.trajectory.usage import parse_usage
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, TextIO
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, loads
+from agentguard.trajectory.safe_json import MAX_LOG_DEPTH, loads
 
 CHUNK_BYTES = 1 << 18
 MAX_RECORD_BYTES = 1 << 28

@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._action_parser import parse_action_text
 from agentguard.trajectory.formats._chat_messages import extract_content_text
 from agentguard.trajectory.formats._dataset_folder import iter_values, read_document
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import list_run_files
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import (
     Annotation,
     Observation,
@@ -83,7 +83,7 @@ _STEP = "critical_failure_step"
 
 
 class AgentErrorBench:
-    """AgentErrorBench trajectories and labels."""
+    """Importer of AgentErrorBench's runs and labels."""
 
     name = "agent_error_bench"
     summary = "AgentErrorBench: failed runs with the critical step and module"

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode, parse_integer
 from agentguard.trajectory.formats._chat_messages import ParsedChat, parse_chat, parse_tool_specs
-from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.formats._content_parts import flatten_text
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode, parse_integer
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
 
 _TASK_FACTS = ("data_source", "query_index", "sample_index", "terminated", "stop_reason")
@@ -22,7 +22,7 @@ _KNOWN_FIELDS = ("messages", "tools", "question", "ground_truth", "step_labels",
 
 
 class AgentProcessBench:
-    """AgentProcessBench records."""
+    """Importer of AgentProcessBench's records."""
 
     name = "agent_process_bench"
     summary = "AgentProcessBench: tool-calling runs with a label for every step"

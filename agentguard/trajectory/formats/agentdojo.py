@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import build_chat_call, drop_none, parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 _FACTS = ("suite_name", "pipeline_name", "user_task_id", "duration", "error", "agentdojo_package_version")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import parse_chat
 from agentguard.trajectory.formats._dataset_folder import find_file, iter_values
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.tau_bench import FORMAT as TAU_BENCH
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
 
 RUNS_FILE = "tau_dataset_failed.json"
@@ -43,7 +43,7 @@ _CATEGORIES = {
 
 
 class AgentRx:
-    """AgentRx's tau-bench retail runs."""
+    """Importer of AgentRx's tau-bench retail runs."""
 
     name = "agentrx"
     summary = "AgentRx: failed tau-bench runs with all failures and the root cause"

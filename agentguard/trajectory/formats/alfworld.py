@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._action_parser import parse_action_text
 from agentguard.trajectory.formats._label_fields import infer_failed, parse_verdict
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Source, Trajectory
 
 _TASK_MARK = "Your task is to:"

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import parse_chat
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._model_exchange import (
@@ -17,6 +16,7 @@ from agentguard.trajectory.formats._model_exchange import (
     parse_response_body,
 )
 from agentguard.trajectory.formats._step_builder import add_unknown_parts
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 _BLOCK_TYPES = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._atif_step import (
     apply_difference,
     compute_difference,
@@ -23,6 +22,7 @@ from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._chat_writer import build_chat_tools
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._step_builder import collect_system_prompts, count_unknown_parts
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, Trajectory
 from agentguard.trajectory.serialization import (
     decode_annotation,

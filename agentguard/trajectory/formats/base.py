@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentguard.errors import InputError
 from agentguard.plugins import Registry
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, ToolCall
+from agentguard.trajectory.safe_json import dumps
 from agentguard.trajectory.usage import parse_usage
 
 _REQUEST_PATTERN = re.compile(r"<user_request>\s*(.*?)\s*</user_request>", re.DOTALL)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._claude_code_events import MESSAGE_TYPES, SILENT_TYPES, ClaudeCodeRun
 from agentguard.trajectory.formats._line_format import LineFormat
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record
 
 

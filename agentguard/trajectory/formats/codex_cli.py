@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import dumps, loads
 from agentguard.trajectory.formats._line_format import SessionFormat
 from agentguard.trajectory.formats._responses_items import ResponseTurns
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Branch, Observation, Record, Source, Step
+from agentguard.trajectory.safe_json import dumps, loads
 from agentguard.trajectory.usage import parse_usage, sum_usages
 
 _LINE_TYPES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})

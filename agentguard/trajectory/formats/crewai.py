@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record, Source
 
 _FIELDS: Final = frozenset({"timestamp", "task", "agent", "status"})

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._safe_json import MAX_LOG_DEPTH
 from agentguard.trajectory.event_log.events import EVENT_NAMES, RunAssembler, build_events
 from agentguard.trajectory.formats._line_format import LineFormat
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.model import Annotation, Record
+from agentguard.trajectory.safe_json import MAX_LOG_DEPTH
 
 
 class EventLogFormat(LineFormat):

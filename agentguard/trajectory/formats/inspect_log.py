@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._chat_messages import parse_chat, parse_tool_specs
 from agentguard.trajectory.formats._inspect_sample import InspectSample, convert_usage
 from agentguard.trajectory.formats._label_fields import parse_verdict
 from agentguard.trajectory.formats._stream_reader import MAX_RECORD_BYTES
 from agentguard.trajectory.formats.base import UnreadableRecord, parse_runs
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Step, Trajectory, Usage
+from agentguard.trajectory.safe_json import loads
 from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _HEADERS = ("header.json", "_journal/start.json")

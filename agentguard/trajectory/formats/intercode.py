@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.formats._content_parts import flatten_text
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.formats.base import UnreadableRecord, parse_runs
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, ToolCall
 
 _HISTORY = "turn_history"

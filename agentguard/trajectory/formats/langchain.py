@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import ParsedChat, is_chat_message, parse_chat
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._langchain_messages import (
@@ -24,6 +23,7 @@ from agentguard.trajectory.formats._langchain_messages import (
 from agentguard.trajectory.formats._step_builder import count_unknown_parts
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
 
 _STATE_FIELDS = ("next", "tasks", "config", "checkpoint", "parent_config", "parent_checkpoint")

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentguard.errors import InputError
-from agentguard.trajectory._json_node import JsonNode, parse_timestamp
 from agentguard.trajectory.formats._otel.message_search import decode_value
 from agentguard.trajectory.formats._otel.spans import SourceSpan
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode, parse_timestamp
 from agentguard.trajectory.model import Annotation, Record, Usage
 from agentguard.trajectory.usage import parse_usage
 

@@ -22,11 +22,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode, describe_type
-from agentguard.trajectory._safe_json import loads
-from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.formats._content_parts import flatten_text
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode, describe_type
 from agentguard.trajectory.model import Annotation, Record, Source, Step, Trajectory
+from agentguard.trajectory.safe_json import loads
 
 FAILURE_MODES: Mapping[str, tuple[str, str]] = {
     "disobey_task_specification": ("1.1", "poor task constraint compliance"),
@@ -102,7 +102,7 @@ _MAX_SPEAKERS = 12
 
 
 class Mast:
-    """MAST traces with failure modes."""
+    """Importer of MAST's traces with failure modes."""
 
     name = "mast"
     summary = "MAST: traces of multi-agent systems with 14 failure modes"

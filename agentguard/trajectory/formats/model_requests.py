@@ -18,7 +18,6 @@ from typing import Any
 import orjson
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
 from agentguard.trajectory.formats._chat_messages import drop_none, parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
@@ -34,6 +33,7 @@ from agentguard.trajectory.formats._model_exchange import (
 from agentguard.trajectory.formats._step_builder import add_unknown_parts, count_unknown_parts
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record, Step, Trajectory
 from agentguard.trajectory.usage import parse_usage
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.formats._responses_items import ResponseTurns
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.model import Record
 
 _INTERRUPTION = "next_step_interruption"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_chat, parse_tool_specs
 from agentguard.trajectory.formats._chat_writer import build_chat_messages, build_chat_tools
 from agentguard.trajectory.formats._label_fields import infer_failed, merge_labels, split_labels
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 
 _MAX_SAMPLED_MESSAGES = 8

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.formats._branch_tree import (
     TreeNode,
     build_branches,
@@ -25,6 +24,7 @@ from agentguard.trajectory.formats._responses_items import ResponseTurns
 from agentguard.trajectory.formats._step_builder import count_unknown_parts
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord, raise_unreadable
+from agentguard.trajectory.json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolSpec, Trajectory
 
 _PREVIOUS_ID = "previous_response_id"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.formats._label_fields import infer_failed, parse_verdict
 from agentguard.trajectory.formats._openhands_events import OpenHandsRun
+from agentguard.trajectory.json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.model import Annotation, Record, Usage
 from agentguard.trajectory.usage import add_run_totals, parse_usage
 

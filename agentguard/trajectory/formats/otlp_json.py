@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode, describe_type, parse_integer
 from agentguard.trajectory.formats._otel.spans import SourceSpan
 from agentguard.trajectory.formats._otel.trace_collector import TraceCollector
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.json_node import JsonNode, describe_type, parse_integer
 from agentguard.trajectory.model import Record
 
 _RESOURCE_KEYS = ("resourceSpans", "resource_spans")
@@ -32,7 +32,7 @@ _STATUS_OK = (1, "STATUS_CODE_OK", "OK")
 
 
 class OtlpJson:
-    """OTLP JSON: ``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``."""
+    """Importer of OTLP JSON: ``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``."""
 
     name = "otlp_json"
     summary = "OpenTelemetry traces (gen_ai.*, OpenInference), OTLP JSON"

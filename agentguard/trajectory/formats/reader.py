@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._safe_json import MAX_DEPTH, check_depth, normalize_json
 from agentguard.trajectory.formats._content_description import describe_content
 from agentguard.trajectory.formats._parquet_reader import iter_parquet_rows
 from agentguard.trajectory.formats._stream_reader import SourceContent, SourceItem, detect_content
@@ -28,8 +27,9 @@ from agentguard.trajectory.formats.base import (
 )
 from agentguard.trajectory.label_file import LABEL_SUFFIXES, read_labels
 from agentguard.trajectory.model import Record, Trajectory
+from agentguard.trajectory.safe_json import MAX_DEPTH, check_depth, normalize_json
 
-Source = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
+ReadableSource = str | os.PathLike[str] | BinaryIO | TextIO | dict[str, Any] | list[Any]
 
 FILE_SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".txt", ".json.gz", ".jsonl.gz", ".parquet")
 _MAX_SAMPLED_ITEMS = 8
@@ -45,7 +45,7 @@ class _SourceLocation:
     name: str
 
 
-def read(source: Source, *, format: str | None = None) -> Iterator[Record | UnreadableRecord]:
+def read(source: ReadableSource, *, format: str | None = None) -> Iterator[Record | UnreadableRecord]:
     """Yield the runs of ``source``, and an `UnreadableRecord` for each record that cannot be read.
 
     Args:
@@ -78,12 +78,12 @@ def read(source: Source, *, format: str | None = None) -> Iterator[Record | Unre
     return _read_stream(source, requested_format, place)
 
 
-def load_records(source: Source, *, format: str | None = None) -> list[Record]:
+def load_records(source: ReadableSource, *, format: str | None = None) -> list[Record]:
     """Return all runs of ``source``. Raises the error of the first record that cannot be read."""
     return list(raise_unreadable(read(source, format=format)))
 
 
-def load_trajectory(source: Source, *, format: str | None = None) -> Trajectory:
+def load_trajectory(source: ReadableSource, *, format: str | None = None) -> Trajectory:
     """Return the only run of ``source``. Raises FormatError if there is not exactly one."""
     records = load_records(source, format=format)
     if len(records) != 1:

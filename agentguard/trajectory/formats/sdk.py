@@ -14,8 +14,6 @@
 
 from __future__ import annotations
 
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._chat_messages import (
     ParsedChat,
     add_tool_results,
@@ -33,6 +31,8 @@ from agentguard.trajectory.formats._content_parts import (
 )
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.json_node import JsonNode
+from agentguard.trajectory.safe_json import loads
 from agentguard.trajectory.usage import parse_usage
 
 __all__ = [

@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.formats._content_parts import flatten_text
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, RootCause, ToolCall
 
 _PAIR_SUFFIX_PATTERN = re.compile(r"-(?:ROGUE|CLEAN)$", re.IGNORECASE)

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._action_parser import find_declared_commands, parse_shell_action
 from agentguard.trajectory.formats._chat_messages import parse_tool_call
-from agentguard.trajectory.formats._content_parts import parse_content
-from agentguard.trajectory.formats._otel.spans import flatten_text
+from agentguard.trajectory.formats._content_parts import flatten_text, parse_content
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Observation, Record, Source, Step, ToolCall, Trajectory
 from agentguard.trajectory.usage import add_run_totals, parse_usage
 
@@ -33,7 +32,7 @@ _EVALUATION_FIELDS = (
 
 
 class SweAgent:
-    """SWE-agent trajectories."""
+    """Importer of SWE-agent's trajectories."""
 
     name = "swe_agent"
     summary = "SWE-agent .traj files"

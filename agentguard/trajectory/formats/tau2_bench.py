@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import InputError
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._chat_messages import (
     build_chat_call,
     drop_none,
@@ -24,6 +23,7 @@ from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._dataset_folder import read_document
 from agentguard.trajectory.formats.base import UnreadableRecord, parse_runs
 from agentguard.trajectory.formats.reader import list_run_files
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Trajectory
 from agentguard.trajectory.usage import add_run_totals, parse_usage
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._claude_code_events import ClaudeCodeRun
 from agentguard.trajectory.formats._dataset_folder import iter_values, read_document
 from agentguard.trajectory.formats.atif import FORMAT as ATIF
 from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Trajectory
+from agentguard.trajectory.safe_json import loads
 
 _TIMEOUT = "agent_timeout"
 _TRIAL_SEPARATOR = "__"

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import loads
 from agentguard.trajectory.formats._action_parser import (
     HARNESS_COMMANDS,
     SHELL_TOOL,
@@ -31,7 +29,9 @@ from agentguard.trajectory.formats._action_parser import (
 from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_chat
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, ToolCall, Trajectory
+from agentguard.trajectory.safe_json import loads
 from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _MINI = "mini-swe-agent"

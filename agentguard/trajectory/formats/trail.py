@@ -24,21 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory._json_node import JsonNode
-from agentguard.trajectory._safe_json import loads
+from agentguard.trajectory.formats._content_parts import flatten_text
 from agentguard.trajectory.formats._dataset_folder import read_document
 from agentguard.trajectory.formats._otel.spans import (
     ATTRIBUTE_NAMES,
     SourceSpan,
     collect_evaluations,
     collect_unmapped,
-    flatten_text,
 )
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import list_run_files
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, RootCause, Trajectory
+from agentguard.trajectory.safe_json import loads
 
 _KNOWN_SPAN_FIELDS = (
     *("span_id", "parent_span_id", "span_name", "span_attributes", "timestamp", "duration"),
@@ -75,7 +75,7 @@ CATEGORIES = frozenset(
 
 
 class Trail:
-    """TRAIL traces with span-level errors."""
+    """Importer of TRAIL's traces with errors at spans."""
 
     name = "trail"
     summary = "TRAIL: OpenInference traces with errors annotated at spans"

@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._step_builder import count_unknown_parts
 from agentguard.trajectory.grouping import normalize_group_key
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, RootCause, Source, Step, Trajectory
 
 _VERDICT_FIELDS = ("is_correct", "is_corrected")

@@ -12,9 +12,9 @@ from starlette.responses import PlainTextResponse, Response
 from agentguard.detect.serialization import to_json_data
 from agentguard.errors import AgentGuardError
 from agentguard.localize.serialization import encode_diagnosis
-from agentguard.trajectory._safe_json import MAX_LOG_DEPTH, normalize_json
 from agentguard.trajectory.formats.base import WritableFormat, formats
 from agentguard.trajectory.model import Record, Step
+from agentguard.trajectory.safe_json import MAX_LOG_DEPTH, normalize_json
 from agentguard.trajectory.serialization import encode_meta, encode_step
 from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.export import render_html

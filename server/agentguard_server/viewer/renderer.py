@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from agentguard.detect.step_facts import canonicalize_json
 from agentguard.localize.step_support import rate_summary
 from agentguard.quantity import format_quantity
-from agentguard.trajectory._safe_json import normalize_json
+from agentguard.trajectory.safe_json import normalize_json
 from agentguard.version import __version__
 from agentguard_server.viewer import formatting
 from agentguard_server.viewer.escaping import (

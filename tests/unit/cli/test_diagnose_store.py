@@ -12,7 +12,7 @@ from agentguard.cli.app import build_app
 from agentguard.localize.serialization import decode_diagnosis
 from agentguard.store import Store
 from agentguard.store.db.rows import JudgementRow
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 
 SAMPLES = Path(__file__).resolve().parents[3] / "samples"
 

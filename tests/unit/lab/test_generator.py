@@ -11,9 +11,9 @@ from agentguard_lab.textworld.twin_run import TwinRun
 
 from agentguard.errors import ConfigError
 from agentguard.taxonomy.catalog import TaxonomyCatalog
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.event_log.events import build_events
 from agentguard.trajectory.model import Record
+from agentguard.trajectory.safe_json import dumps
 
 
 def test_each_code_of_the_taxonomy_has_a_weight() -> None:

@@ -10,7 +10,7 @@ import pytest
 import agentguard
 from agentguard.errors import FormatError
 from agentguard.localize.serialization import decode_diagnosis, encode_diagnosis
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 
 SAMPLES = sorted((Path(__file__).resolve().parents[3] / "samples").glob("*.json"))
 

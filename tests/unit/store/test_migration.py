@@ -32,7 +32,7 @@ from agentguard.store.saved_views import list_saved_views
 from agentguard.store.trajectory_mapping import build_run_rows
 from agentguard.store.write import batch
 from agentguard.store.write.summary_aggregation import build_blank_summary
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolCall, Trajectory
 from agentguard.verdict import Verdict
 from tests.postgres import postgres, postgres_url  # noqa: F401

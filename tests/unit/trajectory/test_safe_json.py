@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.safe_json import dumps
 
 
 def test_encoded_value_occupies_its_length() -> None:

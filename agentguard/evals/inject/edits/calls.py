@@ -13,7 +13,7 @@ from agentguard.evals.inject.edits.failure_messages import RefusalReason, format
 from agentguard.evals.inject.edits.propagation import refuse_call, replace_answer, replace_call
 from agentguard.evals.inject.edits.run_editor import RunEditor
 from agentguard.evals.inject.edits.run_index import RunIndex
-from agentguard.trajectory.formats._content_parts import parse_arguments
+from agentguard.trajectory.formats.sdk import parse_arguments
 from agentguard.trajectory.model import ToolCall
 
 _SYNONYMS = {

@@ -45,7 +45,7 @@ from agentguard.evals.inject.edits.values import (
     parse_number_like,
     replace_value,
 )
-from agentguard.trajectory.formats._content_parts import parse_arguments
+from agentguard.trajectory.formats.sdk import parse_arguments
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
 
 _RETRIES = (0, 0, 1, 1, 2, 3)

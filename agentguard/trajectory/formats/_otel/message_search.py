@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory._safe_json import check_depth, loads, normalize_json
 from agentguard.trajectory.formats._langchain_messages import is_langchain_message
+from agentguard.trajectory.safe_json import check_depth, loads, normalize_json
 
 _MAX_LITERAL_CHARS = 1 << 20
 _MAX_WRAPPERS = 6

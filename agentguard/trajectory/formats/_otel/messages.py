@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats._content_parts import ContentResult, MessageContent, parse_content
+from agentguard.trajectory.formats._content_parts import (
+    ContentResult,
+    MessageContent,
+    flatten_text,
+    parse_content,
+)
 from agentguard.trajectory.formats._langchain_messages import normalize_langchain_message
 from agentguard.trajectory.formats._otel.message_search import decode_value, find_messages, has_messages
 from agentguard.trajectory.formats._otel.spans import (
     EVENT_NAMES,
     SourceSpan,
     decode_json_text,
-    flatten_text,
     get_list,
     parse_span_arguments,
     unflatten_names,

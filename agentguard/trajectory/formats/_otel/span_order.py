@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from agentguard.trajectory.formats._otel.spans import SourceSpan, SpanKind
+from agentguard.trajectory.formats._otel.spans import OperationKind, SourceSpan
 
 
 def order_spans(spans: Sequence[SourceSpan]) -> tuple[list[int | None], tuple[int, ...]]:
@@ -42,12 +42,12 @@ def find_loops(spans: Sequence[SourceSpan], parents: Sequence[int | None]) -> se
     """
     counts: dict[int, int] = {}
     for i, span in enumerate(spans):
-        if span.kind is not SpanKind.LLM:
+        if span.kind is not OperationKind.LLM:
             continue
         seen, up = {i}, parents[i]
-        while up is not None and up not in seen and spans[up].kind is SpanKind.OTHER:
+        while up is not None and up not in seen and spans[up].kind is OperationKind.OTHER:
             seen.add(up)
             up = parents[up]
-        if up is not None and spans[up].kind is SpanKind.LLM:
+        if up is not None and spans[up].kind is OperationKind.LLM:
             counts[up] = counts.get(up, 0) + 1
     return {i for i, count in counts.items() if count > 1}

@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import orjson
-
 from agentguard.errors import FormatError
-from agentguard.trajectory._safe_json import loads
-from agentguard.trajectory.formats._content_parts import parse_arguments
+from agentguard.trajectory.formats._content_parts import flatten_text, parse_arguments
 from agentguard.trajectory.formats._otel.message_search import has_messages
 from agentguard.trajectory.model import ToolSpec, Usage
+from agentguard.trajectory.safe_json import loads
 
 
-class SpanKind(StrEnum):
+class OperationKind(StrEnum):
     """Kind of operation that a span records."""
 
     LLM = "llm"
@@ -108,35 +106,35 @@ EVENT_NAMES: Mapping[str, tuple[str, ...]] = {
 _MESSAGE_PREFIXES = tuple(f"{prefix}." for prefixes in ATTRIBUTE_PREFIXES.values() for prefix in prefixes)
 _MESSAGE_EVENTS = tuple(name for names in EVENT_NAMES.values() for name in names)
 
-KIND_VALUES: Mapping[str, SpanKind] = {
-    "chat": SpanKind.LLM,
-    "text_completion": SpanKind.LLM,
-    "generate_content": SpanKind.LLM,
-    "llm": SpanKind.LLM,
-    "completion": SpanKind.LLM,
-    "execute_tool": SpanKind.TOOL,
-    "tool": SpanKind.TOOL,
-    "retriever": SpanKind.TOOL,
-    "invoke_agent": SpanKind.AGENT,
-    "agent": SpanKind.AGENT,
-    **dict.fromkeys(("ai.generatetext", "ai.streamtext"), SpanKind.AGENT),
-    **dict.fromkeys(("ai.generateobject", "ai.streamobject"), SpanKind.AGENT),
-    **dict.fromkeys(("ai.generatetext.dogenerate", "ai.generateobject.dogenerate"), SpanKind.LLM),
-    **dict.fromkeys(("ai.streamtext.dostream", "ai.streamobject.dostream"), SpanKind.LLM),
-    "ai.toolcall": SpanKind.TOOL,
+KIND_VALUES: Mapping[str, OperationKind] = {
+    "chat": OperationKind.LLM,
+    "text_completion": OperationKind.LLM,
+    "generate_content": OperationKind.LLM,
+    "llm": OperationKind.LLM,
+    "completion": OperationKind.LLM,
+    "execute_tool": OperationKind.TOOL,
+    "tool": OperationKind.TOOL,
+    "retriever": OperationKind.TOOL,
+    "invoke_agent": OperationKind.AGENT,
+    "agent": OperationKind.AGENT,
+    **dict.fromkeys(("ai.generatetext", "ai.streamtext"), OperationKind.AGENT),
+    **dict.fromkeys(("ai.generateobject", "ai.streamobject"), OperationKind.AGENT),
+    **dict.fromkeys(("ai.generatetext.dogenerate", "ai.generateobject.dogenerate"), OperationKind.LLM),
+    **dict.fromkeys(("ai.streamtext.dostream", "ai.streamobject.dostream"), OperationKind.LLM),
+    "ai.toolcall": OperationKind.TOOL,
 }
 
 EVALUATION_PREFIXES = ("gen_ai.evaluation.", "eval.", "evaluation.", "score.", "feedback.")
 """Prefixes of attributes that judge the run; they never enter a trajectory."""
 
 
-_CONSUMED_FIELDS: Mapping[SpanKind, tuple[str, ...]] = {
-    SpanKind.LLM: (
+_CONSUMED_FIELDS: Mapping[OperationKind, tuple[str, ...]] = {
+    OperationKind.LLM: (
         *("model", "prompt_tokens", "completion_tokens", "cached_tokens", "cost", "stop_reason", "tools"),
         *("input", "output", "input_text", "output_text", "output_content", "output_reasoning"),
         "output_calls",
     ),
-    SpanKind.TOOL: ("tool", "call_id", "arguments", "result"),
+    OperationKind.TOOL: ("tool", "call_id", "arguments", "result"),
 }
 """Fields of a span that its step or observation contains."""
 
@@ -158,17 +156,17 @@ class SourceSpan:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def kind(self) -> SpanKind:
+    def kind(self) -> OperationKind:
         """Kind of the span; a span without a kind is a model call if it names a model."""
         kind_values = [self.attributes[name] for name in ATTRIBUTE_NAMES["kind"] if name in self.attributes]
         for value in kind_values:
             if isinstance(value, str) and value.lower() in KIND_VALUES:
                 return KIND_VALUES[value.lower()]
         if kind_values:
-            return SpanKind.OTHER
+            return OperationKind.OTHER
         if "gen_ai.tool.name" in self.attributes:
-            return SpanKind.TOOL
-        return SpanKind.LLM if self.get_value("model") else SpanKind.OTHER
+            return OperationKind.TOOL
+        return OperationKind.LLM if self.get_value("model") else OperationKind.OTHER
 
     def get_text(self, key: str) -> str:
         """Return the field ``key`` of `ATTRIBUTE_NAMES` as text; empty if absent."""
@@ -200,7 +198,7 @@ def collect_unmapped(span: SourceSpan) -> dict[str, Any]:
         for field in consumed_fields
         for name in (*ATTRIBUTE_NAMES[field], *ATTRIBUTE_PREFIXES.get(field, ()))
     }
-    prefixes = (*EVALUATION_PREFIXES, *(_MESSAGE_PREFIXES if kind is SpanKind.LLM else ()))
+    prefixes = (*EVALUATION_PREFIXES, *(_MESSAGE_PREFIXES if kind is OperationKind.LLM else ()))
     unmapped_attributes = {
         name: value
         for name, value in span.attributes.items()
@@ -283,21 +281,6 @@ def decode_json_text(value: Any) -> Any:
         except FormatError:
             return value
     return value
-
-
-def flatten_text(value: Any, depth: int = 8) -> str:
-    """Return the text of nested content: a string, parts with text, or any other value as JSON."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and depth:
-        return "\n".join(filter(None, (flatten_text(item, depth - 1) for item in value)))
-    if isinstance(value, Mapping) and depth:
-        for key in ("text", "content", "message_content", "message_content.text"):
-            if isinstance(value.get(key), (str, Mapping, list)):
-                return flatten_text(value[key], depth - 1)
-    return orjson.dumps(value).decode()
 
 
 def unflatten_attributes(attributes: Mapping[str, Any], prefix: str) -> list[Any]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentguard.trajectory.formats._otel.spans import SourceSpan, SpanKind, collect_unmapped, parse_span_usage
+from agentguard.trajectory.formats._otel.spans import (
+    OperationKind,
+    SourceSpan,
+    collect_unmapped,
+    parse_span_usage,
+)
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
 
@@ -29,7 +34,7 @@ class StepDraft:
     @property
     def is_model_call(self) -> bool:
         """Return True if the span records this turn and not only its copy in a later prompt."""
-        is_call = self.source is Source.AGENT and self.span.kind is SpanKind.LLM
+        is_call = self.source is Source.AGENT and self.span.kind is OperationKind.LLM
         return is_call and not self.is_copied_context
 
     @property

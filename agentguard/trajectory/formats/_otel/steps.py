@@ -27,8 +27,8 @@ from agentguard.trajectory.formats._otel.messages import (
 )
 from agentguard.trajectory.formats._otel.span_order import find_loops, order_spans
 from agentguard.trajectory.formats._otel.spans import (
+    OperationKind,
     SourceSpan,
-    SpanKind,
     collect_unmapped,
     parse_span_arguments,
     parse_span_tools,
@@ -115,16 +115,16 @@ class SpanTrajectoryBuilder:
     def _add_span(self, i: int, span: SourceSpan) -> None:
         up = self._parents[i]
         above = self._contexts.get(up, SpanContext()) if up is not None else SpanContext()
-        if up is not None and self._spans[up].kind is not SpanKind.OTHER:
-            in_tool = above.in_tool or self._spans[up].kind is SpanKind.TOOL
+        if up is not None and self._spans[up].kind is not OperationKind.OTHER:
+            in_tool = above.in_tool or self._spans[up].kind is OperationKind.TOOL
             above = replace(above, nearest_ancestor=up, in_tool=in_tool)
         agent_name = span.get_text("agent") or (
-            span.name.removeprefix("invoke_agent ") if span.kind is SpanKind.AGENT else ""
+            span.name.removeprefix("invoke_agent ") if span.kind is OperationKind.AGENT else ""
         )
         place = self._contexts[i] = replace(above, agent=agent_name) if agent_name else above
-        if span.kind is SpanKind.LLM and i not in self._loops:
+        if span.kind is OperationKind.LLM and i not in self._loops:
             self._add_model_call(i, span, place)
-        elif span.kind is SpanKind.TOOL or self._is_unmarked_tool(span):
+        elif span.kind is OperationKind.TOOL or self._is_unmarked_tool(span):
             self._add_tool(i, span, place)
         else:
             self.unmapped_spans.append(span)
@@ -141,7 +141,7 @@ class SpanTrajectoryBuilder:
 
     def _is_unmarked_tool(self, span: SourceSpan) -> bool:
         """Return True for a span of no kind that is named like a called tool and has a result."""
-        if span.kind is not SpanKind.OTHER or not span.get_text("output_text"):
+        if span.kind is not OperationKind.OTHER or not span.get_text("output_text"):
             return False
         return self._find_pending_call(f"name {span.name}") is not None
 
@@ -184,7 +184,7 @@ class SpanTrajectoryBuilder:
             if context.nearest_ancestor is not None
             else None
         )
-        if outer is not None and self._spans[context.nearest_ancestor or 0].kind is SpanKind.LLM:
+        if outer is not None and self._spans[context.nearest_ancestor or 0].kind is OperationKind.LLM:
             # Two libraries recorded the same call, one inside the other: it is one step.
             self._draft_by_span[i] = outer
             if outer.content or outer.tool_calls:
@@ -286,7 +286,7 @@ class SpanTrajectoryBuilder:
         if (
             up is not None
             and up in self._draft_by_span
-            and self._spans[up].kind is SpanKind.TOOL
+            and self._spans[up].kind is OperationKind.TOOL
             and name == _resolve_tool_name(self._spans[up])
         ):
             # A client and a server recorded the same call, one inside the other.

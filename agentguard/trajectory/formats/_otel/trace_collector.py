@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._otel import own_attributes
+from agentguard.trajectory import span_attributes
+from agentguard.trajectory.formats._content_parts import flatten_text
 from agentguard.trajectory.formats._otel.messages import extract_messages
 from agentguard.trajectory.formats._otel.spans import (
+    OperationKind,
     SourceSpan,
-    SpanKind,
     collect_evaluations,
     decode_json_text,
-    flatten_text,
     parse_span_tools,
     parse_span_usage,
 )
@@ -104,8 +104,8 @@ class TraceCollector:
 
 def _is_agentic(span: SourceSpan) -> bool:
     return (
-        span.kind is not SpanKind.OTHER
-        or own_attributes.RUN_ID in span.attributes
+        span.kind is not OperationKind.OTHER
+        or span_attributes.RUN_ID in span.attributes
         or span.get_value("history") is not None
     )
 
@@ -118,7 +118,7 @@ def read_exported_run(
         (
             candidate
             for candidate in spans
-            if isinstance(candidate.attributes.get(own_attributes.RUN_ID), str)
+            if isinstance(candidate.attributes.get(span_attributes.RUN_ID), str)
         ),
         None,
     )
@@ -128,8 +128,8 @@ def read_exported_run(
     observations: dict[str, dict[int, SourceSpan]] = {}
     for span in spans:
         index, place = (
-            _read_integer(span, own_attributes.STEP),
-            _read_integer(span, own_attributes.OBSERVATION),
+            _read_integer(span, span_attributes.STEP),
+            _read_integer(span, span_attributes.OBSERVATION),
         )
         if index is not None:
             branches.setdefault(_read_branch_id(span), {})[index] = span
@@ -141,7 +141,7 @@ def read_exported_run(
         branch: _build_steps(spans_by_index, observations) for branch, spans_by_index in branches.items()
     }
     return Trajectory(
-        id=str(root.attributes[own_attributes.RUN_ID]),
+        id=str(root.attributes[span_attributes.RUN_ID]),
         format=format,
         task=_read_task(root),
         steps=steps_by_branch.get("", ()),
@@ -150,11 +150,11 @@ def read_exported_run(
         branches=tuple(
             _build_branch(candidate, steps_by_branch)
             for candidate in spans
-            if _read_integer(candidate, own_attributes.FORK_STEP) is not None
+            if _read_integer(candidate, span_attributes.FORK_STEP) is not None
         ),
-        exit_status=_read_text(root, own_attributes.EXIT_STATUS),
+        exit_status=_read_text(root, span_attributes.EXIT_STATUS),
         unknown_parts=_read_counts(root),
-        is_content_recorded=root.attributes.get(own_attributes.CONTENT_RECORDED) is not False,
+        is_content_recorded=root.attributes.get(span_attributes.CONTENT_RECORDED) is not False,
         extra=extra,
     )
 
@@ -165,7 +165,7 @@ def _read_integer(span: SourceSpan, name: str) -> int | None:
 
 
 def _read_branch_id(span: SourceSpan) -> str:
-    return flatten_text(span.attributes.get(own_attributes.BRANCH))
+    return flatten_text(span.attributes.get(span_attributes.BRANCH))
 
 
 def _build_steps(
@@ -180,10 +180,10 @@ def _build_steps(
 
 
 def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]) -> Step:
-    source_name = flatten_text(span.attributes.get(own_attributes.SOURCE))
+    source_name = flatten_text(span.attributes.get(span_attributes.SOURCE))
     source = Source(source_name) if source_name in set(Source) else Source.AGENT
     message = next(iter(extract_messages(span, "output")), None) if source is Source.AGENT else None
-    times = span.attributes.get(own_attributes.TIMES)
+    times = span.attributes.get(span_attributes.TIMES)
     model = span.attributes.get("gen_ai.request.model")
     return Step(
         index=index,
@@ -195,7 +195,7 @@ def _build_step(index: int, span: SourceSpan, children: Mapping[int, SourceSpan]
         observations=tuple(_build_observation(children[place]) for place in sorted(children)),
         started_at=span.start if times in ("both", "start") else None,
         ended_at=span.end if times in ("both", "end") else None,
-        usage=parse_span_usage(span) if span.kind is SpanKind.LLM else None,
+        usage=parse_span_usage(span) if span.kind is OperationKind.LLM else None,
         model=model if isinstance(model, str) else None,
         source_index=span.position,
         stop_reason=_read_stop_reason(span),
@@ -210,12 +210,12 @@ def _read_stop_reason(span: SourceSpan) -> str | None:
 
 
 def _read_types(span: SourceSpan) -> tuple[str, ...]:
-    types = decode_json_text(span.attributes.get(own_attributes.UNKNOWN_PARTS))
+    types = decode_json_text(span.attributes.get(span_attributes.UNKNOWN_PARTS))
     return tuple(kind for kind in types if isinstance(kind, str)) if isinstance(types, list) else ()
 
 
 def _read_counts(root: SourceSpan) -> dict[str, int]:
-    counts = decode_json_text(root.attributes.get(own_attributes.UNKNOWN_PARTS))
+    counts = decode_json_text(root.attributes.get(span_attributes.UNKNOWN_PARTS))
     return {kind: n for kind, n in counts.items() if type(n) is int} if isinstance(counts, dict) else {}
 
 
@@ -225,7 +225,7 @@ def _read_text(span: SourceSpan, name: str) -> str | None:
 
 
 def _build_observation(span: SourceSpan) -> Observation:
-    unpaired_kind = span.attributes.get(own_attributes.UNPAIRED)
+    unpaired_kind = span.attributes.get(span_attributes.UNPAIRED)
     call_id = span.attributes.get("gen_ai.tool.call.id")
     return Observation(
         content=flatten_text(span.attributes.get("gen_ai.tool.call.result")),
@@ -238,13 +238,13 @@ def _build_observation(span: SourceSpan) -> Observation:
 
 
 def _build_branch(span: SourceSpan, steps: Mapping[str, tuple[Step, ...]]) -> Branch:
-    parent = span.attributes.get(own_attributes.PARENT)
+    parent = span.attributes.get(span_attributes.PARENT)
     return Branch(
         id=_read_branch_id(span),
-        fork_step=_read_integer(span, own_attributes.FORK_STEP) or 0,
+        fork_step=_read_integer(span, span_attributes.FORK_STEP) or 0,
         steps=steps.get(_read_branch_id(span), ()),
         parent=parent if isinstance(parent, str) else None,
-        reason=flatten_text(span.attributes.get(own_attributes.REASON)),
+        reason=flatten_text(span.attributes.get(span_attributes.REASON)),
     )
 
 

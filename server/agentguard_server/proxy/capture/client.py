@@ -18,7 +18,7 @@ from typing import Any, Final
 from agentguard.recover.plan import Recovery
 from agentguard.recover.recovery_rows import encode_recovery
 from agentguard.store.db.rows import AcceptanceRow
-from agentguard.trajectory._safe_json import dumps
+from agentguard.trajectory.safe_json import dumps
 from agentguard_server.proxy.capture.protocol import (
     HEADER_BYTES,
     AcceptanceEvent,

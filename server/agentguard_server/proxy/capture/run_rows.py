@@ -8,7 +8,7 @@ from typing import Any
 
 from agentguard.store.db.rows import ClearRunRow, Row, RunRow, StepRow
 from agentguard.store.trajectory_mapping import build_run_row, build_step_row
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Step, Trajectory
 from agentguard.trajectory.serialization import decode_meta, decode_step
 

@@ -19,8 +19,8 @@ from agentguard.localize.serialization import decode_diagnosis
 from agentguard.store.db.rows import BranchRow, EffectRow, JudgementRow, Row, RunRow, StepRow
 from agentguard.store.store import Store
 from agentguard.store.trajectory_mapping import build_trajectory
-from agentguard.trajectory._json_node import JsonNode
 from agentguard.trajectory.completeness import describe_gaps
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Branch, Source, Step, Trajectory
 from agentguard.trajectory.serialization import decode_meta, decode_step
 from agentguard_server.viewer.data.stored_recovery import StoredRecovery, read_recovery

@@ -9,7 +9,7 @@ from typing import Any
 from agentguard.detect.base import Evidence
 from agentguard.errors import FormatError
 from agentguard.store.db.rows import RecoveryRow
-from agentguard.trajectory._json_node import JsonNode
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.serialization import decode_dataclass, decode_texts
 from agentguard_server.viewer.escaping import to_single_line
 

@@ -14,9 +14,9 @@ from agentguard.errors import InputError
 from agentguard.evals.inject.edits.base import RewrittenRun, TailHandling, get_edit_registry
 from agentguard.evals.inject.error_injection import apply_edit
 from agentguard.taxonomy.catalog import TaxonomyCatalog
-from agentguard.trajectory._safe_json import dumps
 from agentguard.trajectory.formats.base import formats
 from agentguard.trajectory.model import Record, Source, Step, Trajectory
+from agentguard.trajectory.safe_json import dumps
 from tests.unit.evals.inject.runs import runs, shop
 
 NAMES = get_edit_registry().names()
