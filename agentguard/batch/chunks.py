@@ -1,7 +1,7 @@
 """Input of a batch job: files on any file system, cut into chunks of rows.
 
-A chunk is the unit of work and of resumption. Its digest covers its contents, so a changed chunk is diagnosed
-again and an equal one is not.
+A chunk is the unit of work and of resumption. Its digest covers its contents, so a job processes a
+changed chunk again, and skips an equal one.
 
 - Parquet and JSON Lines files with one run a row are cut into chunks of rows. The driver holds only the
   chunks in flight.
@@ -22,7 +22,7 @@ import orjson
 
 from agentguard._lazy import import_extra
 from agentguard.errors import ConfigError, InputError
-from agentguard.trajectory.formats.base import SequenceFormat, formats
+from agentguard.trajectory.formats.base import BinaryFormat, SequenceFormat, formats
 from agentguard.trajectory.formats.reader import FILE_SUFFIXES, detect_format
 from agentguard.trajectory.safe_json import loads
 
@@ -61,7 +61,6 @@ class Chunk:
     Attributes:
         file: the file.
         index: position of the chunk in the file.
-        first_record: position of its first row in the file; `records` has the position of each row.
         rows: lines of JSON or rows of Parquet; None for the complete file.
         records: position of each row in the file.
         digest: hash of the contents in hexadecimal digits.
@@ -97,7 +96,7 @@ class InputOptions:
         document_column: field of a row with the run as JSON text; None if the row is the run.
         partitions: directories that a file must be in, such as ``("day=2026-11-01",)``.
         rows_per_chunk: rows of a chunk.
-        sample: share of the rows to diagnose, in (0, 1]; the same rows at every run.
+        sample: share of the rows to process, in (0, 1]; the same rows at every run.
         limit: largest number of rows; None has no limit.
     """
 
@@ -268,7 +267,7 @@ def _iter_file_chunks(file: InputFile, options: InputOptions, position: InputPos
 
 
 def _has_binary_reader(format: str | None) -> bool:
-    return format is not None and hasattr(formats().get(format), "parse_file")
+    return format is not None and isinstance(formats().get(format), BinaryFormat)
 
 
 def _cut(rows: Iterator[Row], whole: Chunk, options: InputOptions) -> Iterator[Chunk]:

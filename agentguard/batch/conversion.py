@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from agentguard.batch.operation import PartRevision, RunOutput
+from agentguard.batch.operation import Operation, RunOutput, RunProcessor
 from agentguard.batch.output_table import OutputTable
 from agentguard.errors import ConfigError
 from agentguard.plugins import format_unknown_name
@@ -14,9 +13,6 @@ from agentguard.trajectory.formats.base import WritableFormat, formats
 from agentguard.trajectory.model import Record
 from agentguard.trajectory.redaction import Redactor
 from agentguard.trajectory.safe_json import dumps
-
-if TYPE_CHECKING:
-    from agentguard.batch.output_folder import BatchOutput
 
 RUN_TABLE: Final = OutputTable(
     folder="runs",
@@ -31,7 +27,7 @@ RUN_TABLE: Final = OutputTable(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionOperation:
+class ConversionOperation(Operation):
     """Conversion of each run to a format.
 
     Attributes:
@@ -71,12 +67,8 @@ class ConversionOperation:
         """Build the processor of a worker."""
         return ConversionProcessor(self)
 
-    def revise_parts(self, output: BatchOutput, slots: Sequence[str]) -> Iterator[PartRevision]:  # noqa: ARG002
-        """Revise nothing."""
-        return iter(())
 
-
-class ConversionProcessor:
+class ConversionProcessor(RunProcessor):
     """Processor that writes single runs in a format."""
 
     def __init__(self, operation: ConversionOperation) -> None:
@@ -94,9 +86,6 @@ class ConversionProcessor:
         document = self._format.dump(record, annotation=self._operation.has_annotation)
         values = {"target": self._operation.target, "document": dumps(document).decode()}
         return RunOutput(values=values | {"redacted": redacted})
-
-    def close(self) -> None:
-        """Release nothing."""
 
 
 def get_writable_format(name: str) -> WritableFormat:

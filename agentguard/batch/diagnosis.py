@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import orjson
 
 from agentguard.batch.fingerprint import describe_judgement, digest_files, digest_schemata
-from agentguard.batch.operation import MIN_DETECTOR_DEADLINE_S, PartRevision, RunOutput
+from agentguard.batch.operation import MIN_DETECTOR_DEADLINE_S, Operation, PartRevision, RunOutput
 from agentguard.batch.output_folder import BatchOutput
 from agentguard.batch.output_table import OutputTable
 from agentguard.batch.run_comparison import compare_parts
@@ -23,7 +23,7 @@ from agentguard.trajectory.model import Record
 
 
 @dataclass(frozen=True, slots=True)
-class DiagnosisOperation:
+class DiagnosisOperation(Operation):
     """Diagnosis of each run, and the comparison with the other runs of its agent.
 
     The default store is not read: the workers of a job may run on other machines, and a resumed job must not
@@ -35,14 +35,12 @@ class DiagnosisOperation:
 
     policy: Policy
     name: ClassVar[str] = "diagnose"
+    table: ClassVar[OutputTable] = VERDICT_TABLE
 
     def __post_init__(self) -> None:
         """Leave the default store out."""
         if self.policy.schemata is True:
             object.__setattr__(self, "policy", self.policy.model_copy(update={"schemata": False}))
-
-    table: ClassVar[OutputTable] = VERDICT_TABLE
-    has_input_in_dead_letters: ClassVar[bool] = True
 
     def collect_facts(self) -> dict[str, Any]:
         """Return the policy with its files, the detectors, the model, the taxonomies and the schemata."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
 from agentguard.batch.fingerprint import describe_judgement
-from agentguard.batch.operation import MIN_DETECTOR_DEADLINE_S, PartRevision, RunOutput
+from agentguard.batch.operation import MIN_DETECTOR_DEADLINE_S, Operation, RunOutput
 from agentguard.batch.output_table import OutputTable
 from agentguard.config.policy import Policy
 from agentguard.errors import ConfigError
@@ -20,9 +19,6 @@ from agentguard.schemata.serialization import encode_schema
 from agentguard.schemata.signal_trainer import detect_cached, select_group
 from agentguard.trajectory.model import Record
 from agentguard.verdict import Verdict
-
-if TYPE_CHECKING:
-    from agentguard.batch.output_folder import BatchOutput
 
 SCHEMA_TABLE: Final = OutputTable(
     folder="schemata",
@@ -38,7 +34,7 @@ SCHEMA_TABLE: Final = OutputTable(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DistillationOperation:
+class DistillationOperation(Operation):
     """Distillation of each failed run to a schema.
 
     Attributes:
@@ -57,7 +53,6 @@ class DistillationOperation:
     timeout_s: float = 120.0
     name: ClassVar[str] = "distill"
     table: ClassVar[OutputTable] = SCHEMA_TABLE
-    has_input_in_dead_letters: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.judge_model is not None and self.judge_url is None:
@@ -71,10 +66,6 @@ class DistillationOperation:
     def build_processor(self) -> DistillationProcessor:
         """Build the processor of a worker."""
         return DistillationProcessor(self)
-
-    def revise_parts(self, output: BatchOutput, slots: Sequence[str]) -> Iterator[PartRevision]:  # noqa: ARG002
-        """Revise nothing."""
-        return iter(())
 
 
 class DistillationProcessor:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
 from agentguard.batch.fingerprint import describe_judgement
-from agentguard.batch.operation import PartRevision, RunOutput
+from agentguard.batch.operation import Operation, RunOutput
 from agentguard.batch.output_table import OutputTable
 from agentguard.detect.lazy_findings import LazyFindings
 from agentguard.errors import ConfigError, EvaluationError, InputError
 from agentguard.evals.datasets.dataset import Dataset, add_gold_answer, to_dataset
 from agentguard.evals.evaluate import Evaluation
-from agentguard.evals.methods import BASELINES, Method, MethodSpec, as_localizer, is_localizer, is_trainable
+from agentguard.evals.methods import BASELINES, MethodSpec, as_localizer, is_localizer, is_trainable
 from agentguard.evals.prediction import Prediction, predict
 from agentguard.evals.result import Setting, score_predictions
 from agentguard.evals.scoring import Case
 from agentguard.evals.splits import list_groups
 from agentguard.localize.embedded import EmbeddedLocalizer
 from agentguard.trajectory.model import Record
-
-if TYPE_CHECKING:
-    from agentguard.batch.output_folder import BatchOutput
 
 EVALUATION_TABLE: Final = OutputTable(
     folder="predictions",
@@ -62,7 +59,7 @@ def list_untrained_baselines() -> tuple[MethodSpec, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationOperation:
+class EvaluationOperation(Operation):
     """Predictions of methods and baselines for each run.
 
     Attributes:
@@ -77,14 +74,13 @@ class EvaluationOperation:
     with_answer: bool = False
     name: ClassVar[str] = "eval"
     table: ClassVar[OutputTable] = EVALUATION_TABLE
-    has_input_in_dead_letters: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for spec in self.methods:
             if not is_localizer(spec.build()):
                 raise ConfigError(
                     f"{spec.label} learns from annotated runs, and a batch job trains nothing: "
-                    "leave --batch-output away, or name another --method"
+                    "leave --batch-output out, or name another --method"
                 )
 
     def collect_facts(self) -> dict[str, Any]:
@@ -96,10 +92,6 @@ class EvaluationOperation:
         """Build the processor of a worker."""
         return EvaluationProcessor(self)
 
-    def revise_parts(self, output: BatchOutput, slots: Sequence[str]) -> Iterator[PartRevision]:  # noqa: ARG002
-        """Revise nothing."""
-        return iter(())
-
 
 class EvaluationProcessor:
     """Processor that lets methods predict single runs."""
@@ -107,7 +99,7 @@ class EvaluationProcessor:
     def __init__(self, operation: EvaluationOperation) -> None:
         self._with_answer = operation.with_answer
         specs = {spec.label: spec for spec in (*operation.methods, *list_untrained_baselines())}
-        self._methods: dict[str, Method] = {label: spec.build() for label, spec in specs.items()}
+        self._methods = {label: as_localizer(spec.build()) for label, spec in specs.items()}
 
     def process(self, record: Record) -> RunOutput:
         """Predict the root cause and the outcome of a run."""
@@ -116,7 +108,7 @@ class EvaluationProcessor:
         findings = LazyFindings(run)
         (group,) = list_groups([record])
         predictions = {
-            label: predict(as_localizer(method).without_group(group), run, findings, run=case.run)
+            label: predict(method.without_group(group), run, findings, run=case.run)
             for label, method in self._methods.items()
         }
         method, first = next(iter(predictions.items()))
@@ -139,8 +131,7 @@ class EvaluationProcessor:
     def close(self) -> None:
         """Close the methods."""
         for method in self._methods.values():
-            if callable(close := getattr(method, "close", None)):
-                close()
+            method.close()
 
     def _is_training_run(self, record: Record) -> bool:
         return any(

@@ -38,8 +38,8 @@ class RunProcessor(Protocol):
         ...
 
     def close(self) -> None:
-        """Release connections and models."""
-        ...
+        """Release connections and models; by default, release nothing."""
+        return
 
 
 class PartRevision(NamedTuple):
@@ -56,7 +56,7 @@ class PartRevision(NamedTuple):
 
 
 class Operation(Protocol):
-    """Operation of a batch job; `pickle` copies it to the workers."""
+    """Base class of the operations of a batch job; `pickle` copies an operation to the workers."""
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class Operation(Protocol):
     @property
     def has_input_in_dead_letters(self) -> bool:
         """True if a dead letter contains its input row."""
-        ...
+        return True
 
     def collect_facts(self) -> dict[str, Any]:
         """Return everything that changes results, except the version of agentguard, as JSON data."""
@@ -82,10 +82,11 @@ class Operation(Protocol):
         ...
 
     def revise_parts(self, output: BatchOutput, slots: Sequence[str]) -> Iterator[PartRevision]:
-        """Revise rows with the help of other rows; an operation on single runs yields nothing.
+        """Revise rows with the help of other rows; by default, revise nothing.
 
         Args:
             output: the output folder with all parts.
             slots: identities of the chunks in the order of the input.
         """
-        ...
+        del output, slots
+        return iter(())

@@ -18,6 +18,7 @@ from agentguard._lazy import import_extra
 from agentguard.batch.chunks import resolve_file_system
 from agentguard.batch.output_folder import MANIFEST
 from agentguard.batch.verdict_table import VERDICT_TABLE
+from agentguard.bundles.run_difference import count_common_items
 from agentguard.errors import ConfigError
 from agentguard.evals.statistics import wilson_interval
 from agentguard.verdict import Verdict, upgrade_verdict
@@ -332,7 +333,7 @@ def _compare_runs(
     task: str, counts: Sequence[int], failed: Iterable[dict[str, Any]], passed: Iterable[dict[str, Any]]
 ) -> TaskDivergence:
     pairs = [(one, other) for one in failed for other in passed]
-    lengths = [_count_common(one["actions"], other["actions"]) for one, other in pairs]
+    lengths = [count_common_items(one["actions"], other["actions"]) for one, other in pairs]
     action = max(lengths)
     one, other = pairs[lengths.index(action)]
     return TaskDivergence(
@@ -345,15 +346,6 @@ def _compare_runs(
         failed_action=_get_action(one["actions"], action),
         passed_action=_get_action(other["actions"], action),
     )
-
-
-def _count_common(one: Sequence[str], other: Sequence[str]) -> int:
-    length = 0
-    for first, second in zip(one, other, strict=False):
-        if first != second:
-            break
-        length += 1
-    return length
 
 
 def _get_action(actions: Sequence[str], position: int) -> str:

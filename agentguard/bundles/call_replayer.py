@@ -18,7 +18,7 @@ from agentguard.bundles.call_binding import (
 from agentguard.bundles.call_recorder import copy_json
 from agentguard.bundles.captured_run import encode_chat_response
 from agentguard.bundles.replay_scope import ReplayMode, ReplayScope
-from agentguard.bundles.run_difference import find_field
+from agentguard.bundles.run_difference import count_common_items, find_field
 from agentguard.errors import ReplayMismatch
 from agentguard.runtime.session import Session
 from agentguard.trajectory.redaction import Redactor
@@ -164,18 +164,14 @@ class _Recordings:
         same = [(number, call) for number, call in enumerate(self.calls) if call.name == name]
         if not same:
             return ReplayMismatch(f"{name}: the bundle has no call of this function")
-        number, nearest = max(same, key=lambda one: _count_common_bytes(one[1].request, data))
+        encoded = encode_json(data)
+        number, nearest = max(same, key=lambda one: count_common_items(encode_json(one[1].request), encoded))
         path = find_field(nearest.request, data)
         if path is None:
             return ReplayMismatch(
                 f"{name}: the agent repeats recording {number} more often than the recorded run"
             )
         return ReplayMismatch(f"{name}: the request differs from the nearest recording {number} in {path}")
-
-
-def _count_common_bytes(first: Any, second: Any) -> int:
-    pairs = zip(encode_json(first), encode_json(second), strict=False)
-    return next((count for count, (one, other) in enumerate(pairs) if one != other), len(encode_json(first)))
 
 
 def _return_result(call: RecordedCall) -> Any:

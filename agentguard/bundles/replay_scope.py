@@ -82,7 +82,7 @@ def build_scope(
         raise ConfigError(f"replay: the mode {mode!r} is unknown; the modes are {', '.join(ReplayMode)}")
     chosen = ReplayMode(mode)
     if (chosen is ReplayMode.FROM_CALL) != (from_call is not None):
-        raise ConfigError("replay: the mode from-call needs the number of a model call; no other mode takes one")
+        raise ConfigError("replay: only the mode from-call takes and needs the number of a model call")
     if edit is not None and from_call is None:
         raise ConfigError("replay: an edit needs the mode from-call")
     if from_call is not None and not 0 <= from_call < len(bundle.model_calls):

@@ -63,6 +63,12 @@ def find_difference(first: Any, second: Any) -> tuple[str, Any, Any] | None:
     return None
 
 
+def count_common_items(first: Sequence[object], second: Sequence[object]) -> int:
+    """Return the length of the common beginning of two sequences, texts or byte strings."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((count for count, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueDifference:
     """First value that differs in two runs.

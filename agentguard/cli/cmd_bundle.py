@@ -16,7 +16,12 @@ from agentguard.bundles.bundle import Bundle, RecordedCall, RecordedEffect, Reco
 from agentguard.bundles.captured_run import build_run_bundle
 from agentguard.bundles.minimization import minimize_bundle
 from agentguard.bundles.regression_test import build_regression_test
-from agentguard.bundles.run_difference import RunDifference, ValueDifference, find_run_difference
+from agentguard.bundles.run_difference import (
+    RunDifference,
+    ValueDifference,
+    count_common_items,
+    find_run_difference,
+)
 from agentguard.cli.cmd_replay import load_agent, write_text
 from agentguard.cli.document_export import read_stored_records
 from agentguard.cli.json_output import print_json
@@ -241,15 +246,10 @@ def _describe_value(subject: str, difference: ValueDifference | None, files: Seq
     place = f" in {difference.field}" if difference.field else ""
     yield f"first different {subject}{place}"
     texts = [_encode_text(value) for value in difference.values]
-    start = max(0, _count_common_characters(*texts) - _CONTEXT_CHARS)
+    start = max(0, count_common_items(*texts) - _CONTEXT_CHARS)
     for file, step, text in zip(files, difference.steps, texts, strict=True):
         excerpt = ("…" if start else "") + to_one_line(text[start:], _EXCERPT_CHARS)
         yield f"  {file}: " + ("none" if step is None else f"step {step}: {excerpt}")
-
-
-def _count_common_characters(first: str, second: str) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((count for count, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def _encode_text(value: Any) -> str:

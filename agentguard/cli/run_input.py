@@ -167,7 +167,6 @@ def read_path(path: Path, format: str | None) -> Iterator[Record | UnreadableRec
     """Yield the runs of a file, a folder, standard input (``-``) or an address of traces."""
     if is_trace_url(str(path)) and not path.exists():
         query = parse_trace_url(str(path))
-        # The client repeats requests to an unreachable host for some seconds.
         typer.echo(f"reading traces from {format_trace_url(str(path))} …", err=True)
         yield from read_traces(query)
         return

@@ -25,6 +25,10 @@ from agentguard.version import __version__
 if TYPE_CHECKING:
     import httpx2
 
+_CONNECT_TIMEOUT_S: Final = 5.0
+_MAX_FIRST_CONNECTS: Final = 2
+"""Attempts to connect before the first connection: a wrong address is reported within seconds."""
+
 _ATTEMPT_TIMEOUT_S: Final = 60.0
 _TOTAL_TIMEOUT_S: Final = 300.0
 _STRATEGIES = (
@@ -49,6 +53,7 @@ class JsonClient:
         self._headers, self._key_hint, self._url_hint = headers, key_hint, url_hint
         self._runner = asyncio.Runner()
         self._client: httpx2.AsyncClient | None = None
+        self._has_connected, self._failed_connects = False, 0
         self._send = Pipeline(_STRATEGIES).bind(self._send_once)
 
     def __enter__(self) -> Self:
@@ -58,7 +63,7 @@ class JsonClient:
             raise MissingExtra("httpx2", "traces") from None
         self._client = httpx2.AsyncClient(
             headers={**self._headers, "user-agent": f"agentguard/{__version__}"},
-            timeout=_ATTEMPT_TIMEOUT_S,
+            timeout=httpx2.Timeout(_ATTEMPT_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
             follow_redirects=False,
         )
         return self
@@ -89,12 +94,14 @@ class JsonClient:
             raise RuntimeError("use a JsonClient as a context manager")
         try:
             response = await self._client.request(method, url, **arguments)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise self._build_connect_error(f"{method} {url}", error) from None
         except httpx2.TimeoutException:
             raise DeadlineExceeded(f"{method} {url}: no answer in time", stage="sent") from None
         except httpx2.TransportError as error:
             reason = f"{method} {url}: not reachable ({type(error).__name__}); check {self._url_hint}"
-            is_unsent = isinstance(error, httpx2.ConnectError)
-            raise BackendError(reason, stage="unsent" if is_unsent else "sent") from None
+            raise BackendError(reason, stage="sent") from None
+        self._has_connected = True
         if response.status_code != 200:
             raise self._build_error(method, url, response)
         try:
@@ -102,6 +109,14 @@ class JsonClient:
         except ValueError:
             reason = f"{method} {url}: the answer is not JSON; check {self._url_hint}"
             raise BackendError(reason, status=400) from None
+
+    def _build_connect_error(self, request: str, error: Exception) -> BackendError | ConfigError:
+        """Return a retryable error, or a ConfigError after `_MAX_FIRST_CONNECTS` attempts at an address."""
+        reason = f"{request}: not reachable ({type(error).__name__}); check {self._url_hint}"
+        self._failed_connects += 1
+        if not self._has_connected and self._failed_connects >= _MAX_FIRST_CONNECTS:
+            return ConfigError(reason)
+        return BackendError(reason, stage="unsent")
 
     def _build_error(self, method: str, url: str, response: httpx2.Response) -> BackendError:
         status = response.status_code

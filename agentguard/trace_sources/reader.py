@@ -35,7 +35,7 @@ def read_traces(
         environment: variables with the address and the keys; the default is the process's environment.
 
     Raises:
-        ConfigError: a variable is missing, or there is no such project.
+        ConfigError: a variable is missing, its address is not reachable, or there is no such project.
         BackendError: the list of traces cannot be fetched, or an answer does not have the form of the API.
         DeadlineExceeded, RetriesExhausted: the product did not answer, or not in time.
         MissingExtra: the extra ``traces`` is not installed.
