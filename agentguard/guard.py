@@ -352,11 +352,12 @@ class Guard(IntegrationMethods):
             ConfigError: ``resume`` without a store.
             StoreUnavailable: the store cannot be read to resume from it.
         """
-        rules, store = cast(SessionConfig, self.components.session_config), self.components.store
+        components = self.components
+        config, store = cast(SessionConfig, components.session_config), components.store
         if store is None and resume:
             raise ConfigError("resume: the guard has no store to resume a run from")
-        if self.components.schemata is not None:
-            self.components.schemata.prepare()
+        if components.schemata is not None:
+            components.schemata.prepare()
         ended = False
         if store is not None:
             effect_store = effect_store if effect_store is not None else SqlEffectStore(store, meta.id)
@@ -365,7 +366,7 @@ class Guard(IntegrationMethods):
                     resume_stored_run(store, meta) if resume else (start_stored_run(store, meta), False)
                 )
         session = Session(
-            rules, meta, capabilities, ledger=EffectLedger(effect_store, self._tools), recorder=recorder
+            config, meta, capabilities, ledger=EffectLedger(effect_store, self._tools), recorder=recorder
         )
         if store is not None:
             session.unit_of_work, session.has_ended = store.unit_of_work, ended

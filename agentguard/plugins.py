@@ -57,6 +57,9 @@ class Registry(Generic[T]):
         group: entry-point group of third-party plug-ins, e.g. ``"agentguard.detectors"``.
         builtin: location of each built-in plug-in as ``"module:attribute"``, by name.
         aliases: former names of built-in plug-ins, which `names` does not list.
+
+    Attributes:
+        change_count: number of plug-ins that were registered from code.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Registry(Generic[T]):
         self._plugins: dict[str, T] = {}
         self._has_scanned = False
         self._names: tuple[str, ...] = ()
+        self.change_count = 0
 
     def register(self, name: str, plugin: T) -> None:
         """Add a plug-in from code. Raises ConfigError if the name is taken."""
@@ -76,6 +80,7 @@ class Registry(Generic[T]):
             raise ConfigError(f"a {self.kind} named {name!r} is already registered")
         self._plugins[name] = plugin
         self._names = ()
+        self.change_count += 1
 
     def names(self) -> tuple[str, ...]:
         """Return all names, sorted; scan the installed entry points once."""

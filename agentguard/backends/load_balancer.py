@@ -299,7 +299,8 @@ class LoadBalancer:
         if candidate_set.is_panic:
             context.is_panic = True
         if not request.tried_replicas and not skipped and not context.is_resumption:
-            replica = self.policy.choose(request, candidate_set.tiers[0])
+            tier = candidate_set.tiers[0]
+            replica = tier[0] if len(tier) == 1 else self.policy.choose(request, tier)
             if replica.is_ready:
                 return replica
         candidates = self._find_untried(candidate_set, context, skipped)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -22,7 +22,9 @@ from agentguard.resilience import (
     Pipeline,
     Runtime,
     StrategyOptions,
+    StreamTimeoutOptions,
 )
+from agentguard.resilience.stream_timeout import monitor_response
 
 
 def _replace_model(request: BackendRequest, served_model: str) -> BackendRequest:
@@ -71,7 +73,7 @@ class Replica:
         self,
         options: ReplicaOptions,
         backend: Backend,
-        strategies: Iterable[StrategyOptions],
+        strategies: Sequence[StrategyOptions],
         runtime: Runtime,
     ) -> None:
         self.options, self.backend, self._runtime = options, backend, runtime
@@ -88,14 +90,16 @@ class Replica:
         self._latencies: deque[float] = deque(maxlen=_MAX_LATENCIES)
         self.set_strategies(strategies)
 
-    def set_strategies(self, strategies: Iterable[StrategyOptions]) -> None:
+    def set_strategies(self, strategies: Sequence[StrategyOptions]) -> None:
         """Replace the strategies, with a fresh state; running calls keep their strategies."""
+        # `_send_to_backend` applies the stream timeout, so that whole responses pass one strategy less.
+        self._stream_timeout = next((s for s in strategies if isinstance(s, StreamTimeoutOptions)), None)
         own_strategies = tuple(
-            replace(s, target=self.name) if isinstance(s, CircuitBreakerOptions) else s for s in strategies
+            replace(s, target=self.name) if isinstance(s, CircuitBreakerOptions) else s
+            for s in strategies
+            if not isinstance(s, StreamTimeoutOptions)
         )
-        runtime = self._runtime
-        pipeline = Pipeline.from_runtime(own_strategies, runtime)
-        bound_pipeline = pipeline.bind(self._send_to_backend)
+        bound_pipeline = Pipeline.from_runtime(own_strategies, self._runtime).bind(self._send_to_backend)
         self.send = bound_pipeline.send
         breaker = bound_pipeline.bound_strategies.get(CircuitBreakerOptions.name)
         self.breaker = breaker if isinstance(breaker, CircuitBreaker) else None
@@ -156,8 +160,13 @@ class Replica:
             served_model = models.get(request.model) or models.get(ANY_MODEL) or ANY_MODEL
             if served_model not in (ANY_MODEL, request.model):
                 request = _replace_model(request, served_model)
+        stream_timeout = self._stream_timeout
         answer = await self.backend.send(request, deadline)
-        if type(answer) is Response and answer.status == 200 and request.api is not None:
+        if type(answer) is not Response:
+            if stream_timeout is None:
+                return answer
+            return await monitor_response(answer, request, deadline, stream_timeout, self._runtime)
+        if answer.status == 200 and request.api is not None:
             body_error = request.api.find_body_error(answer.body, request.body)
             if body_error is not None:
                 raise BackendError(f"the response is not valid: {body_error}", stage="sent")

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentguard.detect.base import (
+    BaseDetector,
     Detector,
     DetectorFactory,
     DetectorFailure,
@@ -55,31 +56,40 @@ def build_detectors(specs: DetectorSpecs | None = None, *, run: Trajectory | Non
         UnknownPlugin: there is no detector with that name.
         ConfigError: an option does not exist or is out of range; the text names detector and option.
     """
-    built: list[Detector] = []
     content = None if run is None else RunContent(run)
-    available = None if content is None else content.data
-    for name, factory, options in (
-        _select_all_detectors(available or _ANY_DATA)
-        if specs is None
-        else _select_detectors(specs, available)
-    ):
-        try:
-            if options:
-                built.append(adapt_detector(factory(**options)))
-            elif content is None or can_find(factory, content):
-                built.append(adapt_detector(factory()))
-        except AgentGuardError:
-            raise
-        except Exception as error:  # the factory of a plug-in may raise any error on an unexpected option
-            raise ConfigError(f"detector {name!r} cannot be built: {type(error).__name__}") from error
-    return built
+    return [
+        _build_detector(name, factory, options)
+        for name, factory, options in _select_detectors(specs, None if content is None else content.data)
+        if options or content is None or can_find(factory, content)
+    ]
+
+
+def _build_detector(name: str, factory: DetectorFactory, options: dict[str, Any]) -> Detector:
+    try:
+        return adapt_detector(factory(**options))
+    except AgentGuardError:
+        raise
+    except Exception as error:  # the factory of a plug-in may raise any error on an unexpected option
+        raise ConfigError(f"detector {name!r} cannot be built: {type(error).__name__}") from error
 
 
 _DetectorSelection = Sequence[tuple[str, DetectorFactory, dict[str, Any]]]
 
 
-def _select_detectors(specs: DetectorSpecs, available: RunRequirements | None) -> _DetectorSelection:
-    registry, selection = detectors(), []
+def _select_detectors(specs: DetectorSpecs | None, available: RunRequirements | None) -> _DetectorSelection:
+    """Select the detectors of the specs whose requirements are met; the selection for None is cached."""
+    registry = detectors()
+    if specs is None:
+        available = available or _ANY_DATA
+        if available.turns > _MAX_TURNS:
+            available = RunRequirements(_MAX_TURNS, available.calls, available.results)
+        key = registry.change_count, available
+        if key not in _SELECTION_CACHE:
+            if len(_SELECTION_CACHE) > 4 * _MAX_TURNS:
+                _SELECTION_CACHE.clear()
+            _SELECTION_CACHE[key] = _select_detectors(dict.fromkeys(registry.names()), available)
+        return _SELECTION_CACHE[key]
+    selection = []
     for name, value in specs.items():
         factory = registry.get(name)
         if value is False:
@@ -90,25 +100,13 @@ def _select_detectors(specs: DetectorSpecs, available: RunRequirements | None) -
     return selection
 
 
-def _select_all_detectors(available: RunRequirements) -> _DetectorSelection:
-    """Select all registered detectors whose requirements are met; cached by registered names and data."""
-    names = detectors().names()
-    if available.turns > _MAX_TURNS:
-        available = RunRequirements(_MAX_TURNS, available.calls, available.results)
-    if (names, available) not in _SELECTION_CACHE:
-        if len(_SELECTION_CACHE) > 4 * _MAX_TURNS:
-            _SELECTION_CACHE.clear()
-        _SELECTION_CACHE[names, available] = _select_detectors(dict.fromkeys(names), available)
-    return _SELECTION_CACHE[names, available]
-
-
 _MAX_TURNS = 64
 """Cap of the turn count in a cache key; every built-in detector needs fewer turns."""
 
 _ANY_DATA = RunRequirements(turns=_MAX_TURNS, calls=True, results=True)
 """Data of a run that continues: it may still get any."""
 
-_SELECTION_CACHE: dict[tuple[tuple[str, ...], RunRequirements], _DetectorSelection] = {}
+_SELECTION_CACHE: dict[tuple[int, RunRequirements], _DetectorSelection] = {}
 
 
 def _parse_options(name: str, options: Mapping[str, Any] | bool) -> dict[str, Any]:
@@ -119,8 +117,20 @@ def _parse_options(name: str, options: Mapping[str, Any] | bool) -> dict[str, An
     return {str(key): value for key, value in options.items()}
 
 
+def _select_live_detectors(specs: DetectorSpecs | None) -> list[Detector | type[BaseDetector]]:
+    """Return the detectors of a live run; a class stands for a detector that its first step builds."""
+    return [
+        factory
+        if not options and isinstance(factory, type) and issubclass(factory, BaseDetector)
+        else _build_detector(name, factory, options)
+        for name, factory, options in _select_detectors(specs, None)
+    ]
+
+
 class IncrementalRunner:
     """Runner of detectors over one run, step by step.
+
+    It builds a detector with default options at the first step that the detector observes.
 
     Args:
         view: view of the run before its first step.
@@ -140,8 +150,8 @@ class IncrementalRunner:
         self.view = view if view is not None else RunView()
         self.deadline_s = deadline_s
         self.failures: list[DetectorFailure] = []
-        self._active_detectors = (
-            build_detectors(specs)
+        self._active_detectors: list[Detector | type[BaseDetector]] = (
+            _select_live_detectors(specs)
             if specs is None or isinstance(specs, Mapping)
             else [adapt_detector(detector) for detector in specs]
         )
@@ -166,14 +176,10 @@ class IncrementalRunner:
         if step.index != len(self.view.steps):
             raise ValueError(f"expected step {len(self.view.steps)}, got step {step.index}")
         view = self.view
-        to_call = self._detectors_for(step.source)
-        was_checked = (
-            view.append(step).was_proposed
-            and len(self._proposed_findings) == self._proposal_plan_for(step.source).stateless_count
-        )
+        was_checked = view.append(step).was_proposed and self._has_checked_all(step.source)
+        to_call = self._detectors_for(step.source, skips_checked=was_checked)
         findings: list[Finding] = []
         if was_checked:
-            to_call = self._proposal_plan_for(step.source).remaining_detectors
             for detector, proposed in self._proposed_findings:
                 if proposed:
                     findings += self._confirm_proposed(detector, step, proposed)
@@ -202,7 +208,7 @@ class IncrementalRunner:
         self._proposed_findings = []
         findings: list[Finding] = []
         before = time.perf_counter()
-        for detector in self._proposal_plan_for(step.source).proposal_detectors:
+        for detector in self._proposal_detectors_for(step.source):
             try:
                 yielded = detector.check_proposed(step, self.view)
                 proposed = (
@@ -226,7 +232,7 @@ class IncrementalRunner:
         """Finish the run; return the new findings. The deadline applies here too."""
         findings: list[Finding] = []
         before = time.perf_counter()
-        for detector in tuple(self._active_detectors):
+        for detector in [self._build(place) for place in range(len(self._active_detectors))]:
             try:
                 yielded = detector.finish(self.view)
                 if yielded is not _NO_FINDINGS:
@@ -289,41 +295,52 @@ class IncrementalRunner:
         Most runs are short and have steps of two sources, so filling it for all sources would cost more.
         """
         self._proposed_findings = []  # a new list: a caller up the stack may iterate over the old one
-        self._detectors_by_source: dict[Source, tuple[Detector, ...]] = {}
-        self._proposal_plans: dict[Source, _ProposalPlan] = {}
+        self._detectors_by_source: dict[tuple[Source, bool], tuple[Detector, ...]] = {}
+        self._proposal_detectors: dict[Source, Sequence[Detector]] = {}
 
-    def _detectors_for(self, source: Source) -> tuple[Detector, ...]:
-        """Return the active detectors that observe steps of this source."""
-        cached = self._detectors_by_source.get(source)
+    def _detectors_for(self, source: Source, *, skips_checked: bool) -> tuple[Detector, ...]:
+        """Return the active detectors that observe steps of this source.
+
+        With ``skips_checked``, omit the stateless ones that have checked the proposed turn.
+        """
+        cached = self._detectors_by_source.get((source, skips_checked))
         if cached is None:
-            cached = tuple([d for d in self._active_detectors if source in d.observed_sources])
-            self._detectors_by_source[source] = cached
+            skipped = [
+                one for one in self._proposal_detectors_for(source) if skips_checked and one.is_stateless
+            ]
+            observing = self._build_for(source, only_checking=False)
+            cached = self._detectors_by_source[source, skips_checked] = tuple(
+                [one for one in observing if one not in skipped]
+            )
         return cached
 
-    def _proposal_plan_for(self, source: Source) -> _ProposalPlan:
-        """Return the plan for proposed turns of this source."""
-        cached = self._proposal_plans.get(source)
+    def _proposal_detectors_for(self, source: Source) -> Sequence[Detector]:
+        """Return the active detectors that check proposed turns of this source."""
+        cached = self._proposal_detectors.get(source)
         if cached is None:
-            observing = self._detectors_for(source)
-            checking = tuple([d for d in observing if d.checks_proposed])
-            stateless = [id(d) for d in checking if d.is_stateless]
-            remaining = tuple([d for d in observing if id(d) not in stateless])
-            cached = self._proposal_plans[source] = _ProposalPlan(checking, remaining, len(stateless))
+            cached = self._proposal_detectors[source] = self._build_for(source, only_checking=True)
         return cached
 
+    def _has_checked_all(self, source: Source) -> bool:
+        """Return whether all stateless detectors have checked the proposed turn."""
+        stateless = [one for one in self._proposal_detectors_for(source) if one.is_stateless]
+        return len(self._proposed_findings) == len(stateless)
 
-class _ProposalPlan(NamedTuple):
-    """Detectors of a turn that is checked before its tools run.
+    def _build_for(self, source: Source, *, only_checking: bool) -> list[Detector]:
+        """Build the detectors that observe a source, or those of them that check proposed turns."""
+        found: list[Detector] = []
+        for place, one in enumerate(self._active_detectors):
+            if source in one.observed_sources and (one.checks_proposed or not only_checking):
+                built = self._build(place)
+                if source in built.observed_sources:  # without options, it may have nothing to observe
+                    found.append(built)
+        return found
 
-    Attributes:
-        proposal_detectors: detectors that check the proposed turn.
-        remaining_detectors: detectors that must observe the committed turn.
-        stateless_count: number of the other detectors.
-    """
-
-    proposal_detectors: tuple[Detector, ...]
-    remaining_detectors: tuple[Detector, ...]
-    stateless_count: int
+    def _build(self, place: int) -> Detector:
+        one = self._active_detectors[place]
+        if isinstance(one, type):
+            one = self._active_detectors[place] = one()
+        return one
 
 
 def check_deadline(deadline_s: float) -> None:

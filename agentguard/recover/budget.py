@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from agentguard.errors import ConfigError
 
@@ -66,19 +66,19 @@ class BudgetUsage:
     repairs: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class BudgetAccount:
-    """Budget account of one run; thread-safe."""
+    """Budget account of one run; thread-safe.
 
-    def __init__(self, budget: RecoveryBudget | None = None) -> None:
-        self.budget = budget or RecoveryBudget()
-        self._lock = threading.Lock()
-        self._usage = BudgetUsage()
-        self._rollbacks_by_step: dict[int, int] = {}
+    Attributes:
+        budget: limits of the run.
+        usage: cost of the recoveries so far; only the account changes it.
+    """
 
-    @property
-    def usage(self) -> BudgetUsage:
-        """Cost of the recoveries so far."""
-        return self._usage
+    budget: RecoveryBudget = field(default_factory=RecoveryBudget)
+    usage: BudgetUsage = field(default_factory=BudgetUsage, init=False)
+    _rollbacks_by_step: dict[int, int] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def restore(self, usage: BudgetUsage, rollbacks_by_step: Mapping[int, int]) -> None:
         """Restore the usage of a run whose process died.
@@ -88,7 +88,7 @@ class BudgetAccount:
             rollbacks_by_step: number of rollbacks to each step.
         """
         with self._lock:
-            self._usage, self._rollbacks_by_step = usage, dict(rollbacks_by_step)
+            self.usage, self._rollbacks_by_step = usage, dict(rollbacks_by_step)
 
     def count_rollbacks_to(self, step: int) -> int:
         """Return the number of rollbacks to ``step``."""
@@ -105,7 +105,7 @@ class BudgetAccount:
             samples: number of further candidates of a vote.
             repair: True for a repair.
         """
-        spent, budget = self._usage, self.budget
+        spent, budget = self.usage, self.budget
         used: list[tuple[str, float, float | None]] = [
             ("extra_tokens", spent.tokens, budget.extra_tokens),
             ("extra_calls", spent.calls, budget.extra_calls),
@@ -138,8 +138,8 @@ class BudgetAccount:
                 rollback_to=rollback_to, hint=hint, samples=samples, repair=repair
             )
             if refused is None:
-                now = self._usage
-                self._usage = replace(
+                now = self.usage
+                self.usage = replace(
                     now,
                     rollbacks=now.rollbacks + (rollback_to is not None),
                     hints=now.hints + hint,
@@ -152,8 +152,8 @@ class BudgetAccount:
     def charge(self, *, tokens: int = 0, calls: int = 0, seconds: float = 0.0, samples: int = 0) -> None:
         """Add the actual cost of a recovery, also beyond the limits; negative values count as 0."""
         with self._lock:
-            now = self._usage
-            self._usage = replace(
+            now = self.usage
+            self.usage = replace(
                 now,
                 tokens=now.tokens + max(0, tokens),
                 calls=now.calls + max(0, calls),

@@ -80,12 +80,23 @@ class StreamTimeout:
     async def send(self, request: Any, deadline: Deadline) -> Response:
         """Send the request on. Raises Stalled with stage ``sent`` if the first chunk is late."""
         response = await self._inner(request, deadline)
-        if not hasattr(response, "__anext__"):
-            return response
-        api: ChunkClassifier | None = getattr(request, "api", None)
-        stream = MonitoredStream(response, deadline, self._options, self._runtime, classifier=api)
-        await stream.start()
-        return stream
+        return await monitor_response(response, request, deadline, self._options, self._runtime)
+
+
+async def monitor_response(
+    response: Response, request: Any, deadline: Deadline, options: StreamTimeout, runtime: Runtime
+) -> Response:
+    """Return a stream as a `MonitoredStream` after its first chunk, and any other response unchanged.
+
+    Raises:
+        Stalled: the first chunk is late; the stage is ``sent``.
+    """
+    if not hasattr(response, "__anext__"):
+        return response
+    api: ChunkClassifier | None = getattr(request, "api", None)
+    stream = MonitoredStream(response, deadline, options, runtime, classifier=api)
+    await stream.start()
+    return stream
 
 
 class ReusableTimeout:

@@ -48,17 +48,20 @@ from agentguard.trajectory.model import Source, Step, ToolSpec
 class Session(RunState):
     """Session of one guarded run; thread-safe. Its arguments are those of `RunState`."""
 
-    # The first event of a turn creates both under the lock, before any tool can use them.
+    _read_retry: ReadRetry | None = None
 
     @cached_property
     def pending_turn(self) -> PendingTurn:
         """Uncommitted turn of the run."""
         return PendingTurn()
 
-    @cached_property
+    @property
     def read_retry(self) -> ReadRetry:
-        """Retries of failed reads of the current turn."""
-        return ReadRetry(self.pending_turn.queue_message)
+        """Retries of failed reads of the current turn; several tools may ask for it at once."""
+        with self._lock:
+            if self._read_retry is None:
+                self._read_retry = ReadRetry(self.pending_turn.queue_message)
+            return self._read_retry
 
     def add_tools(self, tools: Iterable[ToolSpec]) -> None:
         """Declare tools that became available during the run, so that detectors accept their calls."""
@@ -96,7 +99,8 @@ class Session(RunState):
             - `Sample`: request further candidates and pass them to `count_votes`.
         """
         with self.acquire_lock():
-            self.read_retry.reset()
+            if self._read_retry is not None:
+                self._read_retry.reset()
             return self.pending_turn.evaluate(self, turn.with_index(len(self)))
 
     def must_hold(self, turn: Step) -> bool:
@@ -245,7 +249,8 @@ class Session(RunState):
         """Return the step with its index and all annotations."""
         numbered = self.annotate_messages(turn).with_index(len(self))
         marks = self.pending_turn.take_annotations(numbered)
-        if reads := self.read_retry.build_annotations(self, numbered) if turn.source is Source.AGENT else []:
+        retry = self._read_retry if turn.source is Source.AGENT else None
+        if retry is not None and (reads := retry.build_annotations(self, numbered)):
             marks["repaired"] = [*marks.get("repaired", []), *reads]
         return annotate_step(numbered, marks) if marks else numbered
 

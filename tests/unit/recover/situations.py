@@ -71,7 +71,7 @@ def situation(*steps: int, budget: RecoveryBudget | None = None, **changes: Any)
         "run": run(),
         "diagnosis": diagnosis(*(steps or (2,))),
         "capabilities": ALL,
-        "account": BudgetAccount(budget),
+        "account": BudgetAccount(budget or RecoveryBudget()),
         "ledger": EffectLedger(tools=TOOLS),
     }
     return RecoveryContext(**(given | changes))

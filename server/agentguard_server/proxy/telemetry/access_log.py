@@ -109,7 +109,9 @@ class StructuredLogger:
             line["error"] = completed.error_code
         outcome = completed.guard_outcome
         if outcome is not None:
-            line["run"], line["guarded"] = sanitize_text(outcome.run_id), not outcome.is_unjoined
+            # Without a name from the client, the guard has generated the ID.
+            line["run"] = sanitize_text(outcome.run_id) if asked.run_id else outcome.run_id
+            line["guarded"] = not outcome.is_unjoined
             if outcome.is_unjoined:
                 line["unjoined"] = True
         elif asked.run_id:
