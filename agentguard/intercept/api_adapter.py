@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Final, Protocol
-
-import orjson
+from typing import Any, Protocol
 
 from agentguard.intercept.conversation import ConversationBranch, Item
-from agentguard.trajectory.formats.sdk import parse_tool_specs
-from agentguard.trajectory.model import Source, Step, ToolSpec, Usage
-
-_MAX_CACHED_BYTES: Final = 65_536
-"""Size of a request's tools up to which their specifications are kept for other runs."""
+from agentguard.trajectory.model import Step, Usage
 
 
 class ApiAdapter(Protocol):
@@ -120,40 +113,3 @@ class ApiAdapter(Protocol):
     ) -> dict[str, Any]:
         """Build the answer of the guard that ends the run; a refusal if the client expects JSON."""
         ...
-
-
-def build_steps(adapter: ApiAdapter, items: Sequence[Item], agent: str) -> list[Step]:
-    """Convert all turns of a history to steps."""
-    return [adapter.build_step(items[start:end], agent) for start, end in adapter.split_turns(items, 0)]
-
-
-def select_context_steps(adapter: ApiAdapter, items: Sequence[Item], agent: str) -> list[Step]:
-    """Return the prompts that a run restarts from: its first step, if a prompt, and the last user prompt."""
-    turns = [items[start:end] for start, end in adapter.split_turns(items, 0)]
-    prompts = (adapter.build_step(turn, agent) for turn in reversed(turns) if adapter.is_prompt(turn))
-    last_user_prompt = next((step for step in prompts if step.source is Source.USER), None)
-    first_steps = [adapter.build_step(turn, agent) for turn in turns[:1] if adapter.is_prompt(turn)]
-    return first_steps if last_user_prompt is None else [*first_steps, last_user_prompt]
-
-
-def build_response_key(response_id: str) -> bytes:
-    """Build the key of a conversation whose client names the response that it continues."""
-    return b"response:" + response_id.encode(errors="surrogatepass")
-
-
-def parse_tools(tools: list[Any]) -> tuple[ToolSpec, ...]:
-    """Parse tool definitions; runs that offer the same tools share the result.
-
-    Raises:
-        FormatError: a definition is not valid.
-    """
-    try:
-        data = orjson.dumps(tools)
-    except TypeError:  # integers beyond 64 bits, or a lone surrogate
-        return parse_tool_specs(tools, "tools")
-    return _parse_tools_json(data) if len(data) <= _MAX_CACHED_BYTES else parse_tool_specs(tools, "tools")
-
-
-@lru_cache(maxsize=128)
-def _parse_tools_json(data: bytes) -> tuple[ToolSpec, ...]:
-    return parse_tool_specs(orjson.loads(data), "tools")

@@ -289,6 +289,11 @@ def encode_canonical(value: Any) -> bytes:
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def build_response_key(response_id: str) -> bytes:
+    """Build the key of a conversation whose client names the response that it continues."""
+    return b"response:" + response_id.encode(errors="surrogatepass")
+
+
 def extend_key(prefix_key: bytes, items: Sequence[Item], build_item_key: Callable[[Item], bytes]) -> bytes:
     """Return the key of a longer history, given the key of its prefix; see `build_prefix_keys`."""
     for item in items:

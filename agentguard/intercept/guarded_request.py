@@ -18,21 +18,23 @@ from typing import Any, Literal
 from agentguard import _sync_async
 from agentguard.errors import RecoveryError
 from agentguard.intercept.adapters.openai_chat import add_usage
-from agentguard.intercept.api_adapter import (
-    ApiAdapter,
-    build_response_key,
-    select_context_steps,
-)
+from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import (
     BranchStep,
     Conversation,
     Item,
     build_prefix_keys,
+    build_response_key,
     extend_key,
     release_claims,
 )
 from agentguard.intercept.history_edits import HistoryEdits, build_shared_state
-from agentguard.intercept.history_sync import HistorySync, InterceptorServices, build_answer_key
+from agentguard.intercept.history_sync import (
+    HistorySync,
+    InterceptorServices,
+    build_answer_key,
+    select_context_steps,
+)
 from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
 from agentguard.recover.plan import Recovery, RecoveryPlan

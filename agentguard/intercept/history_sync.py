@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from agentguard._bounded_map import BoundedMap
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import (
     BranchStep,
@@ -22,6 +24,8 @@ from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, Se
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 from agentguard.trajectory.model import Source, Step
+
+_LOGGER = logging.getLogger("agentguard.openai")
 
 
 class InterceptorServices(Protocol):
@@ -302,3 +306,49 @@ def _list_steps_with_calls(conversation: Conversation) -> list[tuple[list[str], 
     return [
         ([call.id for call in step.tool_calls], branch_step) for step, branch_step in pairs if step.tool_calls
     ]
+
+
+def select_context_steps(adapter: ApiAdapter, items: Sequence[Item], agent: str) -> list[Step]:
+    """Return the prompts that a run restarts from: its first step, if a prompt, and the last user prompt."""
+    turns = [items[start:end] for start, end in adapter.split_turns(items, 0)]
+    prompts = (adapter.build_step(turn, agent) for turn in reversed(turns) if adapter.is_prompt(turn))
+    last_user_prompt = next((step for step in prompts if step.source is Source.USER), None)
+    first_steps = [adapter.build_step(turn, agent) for turn in turns[:1] if adapter.is_prompt(turn)]
+    return first_steps if last_user_prompt is None else [*first_steps, last_user_prompt]
+
+
+class HistoryRewriteWarning:
+    """Warning about a client that rewrites its history, so that its requests cannot be joined to a run.
+
+    Args:
+        max_tasks: number of tasks that are remembered.
+    """
+
+    def __init__(self, max_tasks: int) -> None:
+        self._is_logged = False
+        self._task_keys = BoundedMap[bytes, None](max_tasks)
+
+    def check(self, adapter: ApiAdapter, items: Sequence[Item], keys: Sequence[bytes]) -> None:
+        """Log the warning once, if a request continues a known task but no known conversation.
+
+        Args:
+            adapter: adapter of the API.
+            items: history of a request that begins a conversation.
+            keys: key of each prefix of the history.
+        """
+        if self._is_logged:
+            return
+        task_end = 0
+        for start, end in adapter.split_turns(items, 0):
+            if not adapter.is_prompt(items[start:end]):
+                break
+            task_end = end
+        key = keys[task_end]
+        if task_end < len(items) and key in self._task_keys:
+            self._is_logged = True
+            _LOGGER.warning(
+                "a client rewrites its history, so its requests cannot be joined to a run: each one begins a "
+                "new run, and a loop over several requests is not found. Guard the agent by the integration "
+                "of its framework, or set the header agentguard-run, which bounds the recoveries of the run"
+            )
+        self._task_keys[key] = None

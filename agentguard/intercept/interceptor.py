@@ -8,29 +8,36 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from agentguard._bounded_map import BoundedMap
-from agentguard.intercept.api_adapter import ApiAdapter, build_response_key, parse_tools, select_context_steps
+from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import (
     Conversation,
     ConversationCache,
     Item,
     build_prefix_keys,
+    build_response_key,
     release_claims,
 )
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits
 from agentguard.intercept.history_sync import (
+    HistoryRewriteWarning,
     build_answer_key,
     find_last_turn,
     has_random_call_ids,
     rebuild_branch,
+    select_context_steps,
 )
 from agentguard.recover.budget import BudgetAccount
 from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.session import Session
-from agentguard.trajectory.model import Source, Step, Trajectory
+from agentguard.trajectory.formats.sdk import parse_tool_specs
+from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
@@ -45,6 +52,8 @@ CAPABILITIES = Capabilities(
 )
 
 _LOGGER = logging.getLogger("agentguard.openai")
+_MAX_CACHED_BYTES: Final = 65_536
+"""Size of a request's tools up to which their specifications are kept for other runs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,43 +67,6 @@ class _NamedRun:
 
     count: int = 0
     account: BudgetAccount | None = None
-
-
-class _RewriteWarning:
-    """Warning about a client that rewrites its history, so that its requests cannot be joined to a run.
-
-    Args:
-        max_tasks: number of tasks that are remembered.
-    """
-
-    def __init__(self, max_tasks: int) -> None:
-        self._is_logged = False
-        self._task_keys = BoundedMap[bytes, None](max_tasks)
-
-    def check(self, adapter: ApiAdapter, items: Sequence[Item], keys: Sequence[bytes]) -> None:
-        """Log the warning once, if a request continues a known task but no known conversation.
-
-        Args:
-            adapter: adapter of the API.
-            items: history of a request that begins a conversation.
-            keys: key of each prefix of the history.
-        """
-        if self._is_logged:
-            return
-        task_end = 0
-        for start, end in adapter.split_turns(items, 0):
-            if not adapter.is_prompt(items[start:end]):
-                break
-            task_end = end
-        key = keys[task_end]
-        if task_end < len(items) and key in self._task_keys:
-            self._is_logged = True
-            _LOGGER.warning(
-                "a client rewrites its history, so its requests cannot be joined to a run: each one begins a "
-                "new run, and a loop over several requests is not found. Guard the agent by the integration "
-                "of its framework, or set the header agentguard-run, which bounds the recoveries of the run"
-            )
-        self._task_keys[key] = None
 
 
 class Interceptor:
@@ -136,7 +108,7 @@ class Interceptor:
         self.failures: deque[str] = deque(maxlen=100)
         self._run_name_suffix = run_name_suffix
         self._named_runs = BoundedMap[str, _NamedRun](max_conversations)
-        self._rewrite_warning = _RewriteWarning(max_conversations)
+        self._rewrite_warning = HistoryRewriteWarning(max_conversations)
         # A generator seeded once: asking the system for each ID costs more than the rest of a short run.
         self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
 
@@ -387,3 +359,21 @@ class Interceptor:
         named.count += 1
         run_id = f"{run_name}{self._run_name_suffix}"
         return run_id if named.count == 1 else f"{run_id}.{named.count}"
+
+
+def parse_tools(tools: list[Any]) -> tuple[ToolSpec, ...]:
+    """Parse tool definitions; runs that offer the same tools share the result.
+
+    Raises:
+        FormatError: a definition is not valid.
+    """
+    try:
+        data = orjson.dumps(tools)
+    except TypeError:  # integers beyond 64 bits, or a lone surrogate
+        return parse_tool_specs(tools, "tools")
+    return _parse_tools_json(data) if len(data) <= _MAX_CACHED_BYTES else parse_tool_specs(tools, "tools")
+
+
+@lru_cache(maxsize=128)
+def _parse_tools_json(data: bytes) -> tuple[ToolSpec, ...]:
+    return parse_tool_specs(orjson.loads(data), "tools")

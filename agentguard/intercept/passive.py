@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from agentguard.intercept.adapters.openai_chat import add_usage
-from agentguard.intercept.api_adapter import ApiAdapter, select_context_steps
+from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import Conversation, Item
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits
-from agentguard.intercept.history_sync import count_turns_before_task
+from agentguard.intercept.history_sync import count_turns_before_task, select_context_steps
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.effect_ledger import EffectClaim, EffectLedger, ExecutionDecision

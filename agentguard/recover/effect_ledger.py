@@ -29,15 +29,15 @@ from typing import Any
 
 from agentguard.detect.result_classification import ResultReason, classify_result
 from agentguard.detect.tool_names import is_read_tool
-from agentguard.recover.effect_store import Effect, EffectState, EffectStore, InMemoryEffectStore
-from agentguard.recover.schema_coercion import coerce_arguments
-from agentguard.recover.tool_effects import (
-    UNKNOWN_TOOL_EFFECT,
-    EffectClass,
-    ToolEffect,
+from agentguard.recover.effect_store import (
+    Effect,
+    EffectState,
+    EffectStore,
+    InMemoryEffectStore,
     compute_effect_key,
-    is_irreversible_name,
 )
+from agentguard.recover.schema_coercion import coerce_arguments
+from agentguard.recover.tool_effects import UNKNOWN_TOOL_EFFECT, EffectClass, ToolEffect, is_irreversible_name
 from agentguard.trajectory.model import Step, ToolSpec
 
 

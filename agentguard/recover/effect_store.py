@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from agentguard.detect.step_facts import canonicalize_json
 from agentguard.errors import StoreTimeout, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -74,6 +76,32 @@ class Effect:
     def is_active(self) -> bool:
         """True if the call took effect or its outcome is unknown; the same call then does not run again."""
         return self.is_done or self.is_unsettled
+
+
+def compute_effect_key(tool: str, arguments: Mapping[str, Any], key_arguments: tuple[str, ...] = ()) -> str:
+    """Return the hexadecimal SHA-256 of a tool and its canonical arguments.
+
+    Keys are sorted and ``1.0`` becomes ``1``, so that different texts of the same call have one key.
+    ``key_arguments`` names the arguments to include (by default all); a missing one counts as null.
+    """
+    chosen = {name: arguments.get(name) for name in key_arguments} if key_arguments else arguments
+    plain = chosen if _CANONICAL_TYPES.issuperset(map(type, chosen.values())) else _normalize_numbers(chosen)
+    return hashlib.sha256(f"{tool}\0{canonicalize_json(plain)}".encode(errors="surrogatepass")).hexdigest()
+
+
+_CANONICAL_TYPES = frozenset({str, int, bool, type(None)})
+"""Types that need no normalisation; most arguments have only these."""
+
+
+def _normalize_numbers(value: Any) -> Any:
+    """Convert whole floats to integers at every depth."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(key): _normalize_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_normalize_numbers(item) for item in value]
+    return value
 
 
 class EffectStore(Protocol):

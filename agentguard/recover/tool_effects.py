@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from enum import StrEnum
 from typing import Any
 
 from agentguard.detect.result_classification import ResultReason, classify_result
-from agentguard.detect.step_facts import canonicalize_json
 from agentguard.detect.tool_names import is_write_tool, normalize_tool_name
 from agentguard.errors import ConfigError
 
@@ -176,32 +174,6 @@ _BREAKDOWN_PATTERN = re.compile(
     r"|network|stream|read|write|ssl|api|database|operational|internalserver)error)\b"
 )
 """Server errors, and exceptions that may occur at any point of a tool's work."""
-
-
-def compute_effect_key(tool: str, arguments: Mapping[str, Any], key_arguments: tuple[str, ...] = ()) -> str:
-    """Return the hexadecimal SHA-256 of a tool and its canonical arguments.
-
-    Keys are sorted and ``1.0`` becomes ``1``, so that different texts of the same call have one key.
-    ``key_arguments`` names the arguments to include (by default all); a missing one counts as null.
-    """
-    chosen = {name: arguments.get(name) for name in key_arguments} if key_arguments else arguments
-    plain = chosen if _CANONICAL_TYPES.issuperset(map(type, chosen.values())) else _normalize_numbers(chosen)
-    return hashlib.sha256(f"{tool}\0{canonicalize_json(plain)}".encode(errors="surrogatepass")).hexdigest()
-
-
-_CANONICAL_TYPES = frozenset({str, int, bool, type(None)})
-"""Types that need no normalisation; most arguments have only these."""
-
-
-def _normalize_numbers(value: Any) -> Any:
-    """Convert whole floats to integers at every depth."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    if isinstance(value, Mapping):
-        return {str(key): _normalize_numbers(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_normalize_numbers(item) for item in value]
-    return value
 
 
 def _parse_hint(annotations: Mapping[str, Any], name: str, *, default: bool) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from agentguard.detect._text import normalize_text
 from agentguard.recover.actions import Sample
-from agentguard.recover.tool_effects import compute_effect_key
+from agentguard.recover.effect_store import compute_effect_key
 from agentguard.trajectory.model import Step, ToolCall
 
 

@@ -7,7 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError
-from agentguard.recover.tool_effects import EffectClass, compute_effect_key, from_annotations
+from agentguard.recover.effect_store import compute_effect_key
+from agentguard.recover.tool_effects import EffectClass, from_annotations
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=8),

@@ -3,7 +3,7 @@
 import pytest
 
 from agentguard.errors import FormatError
-from agentguard.intercept.api_adapter import parse_tools
+from agentguard.intercept.interceptor import parse_tools
 from agentguard.trajectory.formats.sdk import parse_tool_specs
 
 
