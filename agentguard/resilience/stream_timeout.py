@@ -84,7 +84,7 @@ class StreamTimeout:
 
 
 async def monitor_response(
-    response: Response, request: Any, deadline: Deadline, options: StreamTimeout, runtime: Runtime
+    response: Response, request: Any, deadline: Deadline, options: StreamTimeoutOptions, runtime: Runtime
 ) -> Response:
     """Return a stream as a `MonitoredStream` after its first chunk, and any other response unchanged.
 
