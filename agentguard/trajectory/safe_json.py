@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from agentguard.errors import FormatError
+from agentguard.trajectory.json_node import describe_type
 
 # orjson writes at most 254 levels; a record stores a value some levels deeper than it was.
 MAX_DEPTH = 200
@@ -47,6 +48,21 @@ def loads(data: bytes | str, *, strict: bool = False, depth: int = MAX_DEPTH) ->
             check_depth(value, depth)
             return value
     return _load_with_stdlib(raw, strict, depth)
+
+
+def parse_arguments(value: Any, path: str) -> tuple[dict[str, Any] | None, str | None]:
+    """Return arguments as ``(object, recorded text)``; each is None if absent or not a JSON object."""
+    if value is None:
+        return None, None
+    if isinstance(value, dict):
+        return value, None
+    if not isinstance(value, str):
+        raise FormatError(f"expected text or an object, found {describe_type(value)}", field=path)
+    try:
+        arguments = loads(value, strict=True)
+    except FormatError:
+        return None, value
+    return (arguments if isinstance(arguments, dict) else None), value
 
 
 def dumps(value: Any) -> bytes:

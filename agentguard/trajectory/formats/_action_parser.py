@@ -12,10 +12,9 @@ import re
 from collections.abc import Callable, Iterator
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats._content_parts import parse_arguments
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import ToolCall
-from agentguard.trajectory.safe_json import loads
+from agentguard.trajectory.safe_json import loads, parse_arguments
 
 SHELL_TOOL = "bash"
 HARNESS_COMMANDS = frozenset(

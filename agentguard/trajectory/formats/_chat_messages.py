@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentguard.trajectory.formats._content_parts import MessageContent, parse_arguments, parse_content
+from agentguard.trajectory.formats._content_parts import MessageContent, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder, collect_system_prompts
 from agentguard.trajectory.json_node import JsonNode, parse_timestamp, wrap_nodes
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec
+from agentguard.trajectory.safe_json import parse_arguments
 from agentguard.trajectory.usage import parse_usage
 
 _ROLE_SOURCES = {

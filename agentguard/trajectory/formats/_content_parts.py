@@ -15,7 +15,7 @@ import orjson
 from agentguard.errors import FormatError
 from agentguard.trajectory.json_node import JsonNode, describe_type
 from agentguard.trajectory.model import ToolCall
-from agentguard.trajectory.safe_json import dumps, loads
+from agentguard.trajectory.safe_json import dumps, parse_arguments
 
 _TEXT_KEYS = ("text", "refusal")
 _CITATION_KEYS = ("annotations", "citations")
@@ -114,21 +114,6 @@ def parse_content(value: Any, path: str, *, call_prefix: str = "call") -> Messag
     for place, part in enumerate(parts):
         _add_part(content, part, f"{path}[{place}]", f"{call_prefix}-{place}")
     return content
-
-
-def parse_arguments(value: Any, path: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Return arguments as ``(object, recorded text)``; each is None if absent or not a JSON object."""
-    if value is None:
-        return None, None
-    if isinstance(value, dict):
-        return value, None
-    if not isinstance(value, str):
-        raise FormatError(f"expected text or an object, found {describe_type(value)}", field=path)
-    try:
-        arguments = loads(value, strict=True)
-    except FormatError:
-        return None, value
-    return (arguments if isinstance(arguments, dict) else None), value
 
 
 def flatten_text(value: Any, depth: int = 8) -> str:

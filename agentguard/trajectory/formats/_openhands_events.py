@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentguard.trajectory.formats._chat_messages import parse_tool_specs
-from agentguard.trajectory.formats._content_parts import flatten_text, parse_arguments, parse_content
+from agentguard.trajectory.formats._content_parts import flatten_text, parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Source, ToolCall, ToolSpec, Usage
-from agentguard.trajectory.safe_json import dumps
+from agentguard.trajectory.safe_json import dumps, parse_arguments
 from agentguard.trajectory.usage import parse_usage
 
 _SILENT_ACTIONS = frozenset(

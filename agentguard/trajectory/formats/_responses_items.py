@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content, render_result
+from agentguard.trajectory.formats._content_parts import parse_content, render_result
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall
+from agentguard.trajectory.safe_json import parse_arguments
 from agentguard.trajectory.usage import parse_usage
 
 _ROLE_SOURCES = {"system": Source.SYSTEM, "developer": Source.SYSTEM, "user": Source.USER}

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.trajectory.formats._chat_messages import parse_message_calls
-from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
+from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record, Source, ToolCall, Usage
-from agentguard.trajectory.safe_json import dumps
+from agentguard.trajectory.safe_json import dumps, parse_arguments
 from agentguard.trajectory.usage import add_run_totals, parse_usage
 
 _MESSAGE_KEYS = ("messages", "chat_history")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from agentguard.trajectory.formats._content_parts import parse_arguments, parse_content
+from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.formats._line_format import SessionFormat
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record, Source, ToolCall
-from agentguard.trajectory.safe_json import dumps
+from agentguard.trajectory.safe_json import dumps, parse_arguments
 from agentguard.trajectory.usage import parse_usage
 
 _AGENT: Final = "codex"

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentguard.trajectory.formats._branch_tree import TreeNode, build_branches
-from agentguard.trajectory.formats._content_parts import MessageContent, parse_arguments, parse_content
+from agentguard.trajectory.formats._content_parts import MessageContent, parse_content
 from agentguard.trajectory.formats._line_format import SessionFormat
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record, Source, Step, ToolCall
+from agentguard.trajectory.safe_json import parse_arguments
 from agentguard.trajectory.usage import parse_usage
 
 _AGENT = "gemini"

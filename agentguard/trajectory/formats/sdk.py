@@ -23,16 +23,11 @@ from agentguard.trajectory.formats._chat_messages import (
     parse_tool_specs,
 )
 from agentguard.trajectory.formats._chat_writer import build_chat_messages, build_chat_tools
-from agentguard.trajectory.formats._content_parts import (
-    ContentResult,
-    MessageContent,
-    parse_arguments,
-    parse_content,
-)
+from agentguard.trajectory.formats._content_parts import ContentResult, MessageContent, parse_content
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.json_node import JsonNode
-from agentguard.trajectory.safe_json import loads
+from agentguard.trajectory.safe_json import loads, parse_arguments
 from agentguard.trajectory.usage import parse_usage
 
 __all__ = [

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentguard.trajectory.formats._content_parts import MessageContent, parse_arguments, parse_content
+from agentguard.trajectory.formats._content_parts import MessageContent, parse_content
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._step_builder import StepBuilder
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Record, Source, ToolCall
-from agentguard.trajectory.safe_json import dumps
+from agentguard.trajectory.safe_json import dumps, parse_arguments
 from agentguard.trajectory.usage import parse_usage
 
 _TOOL_PREFIX, _DYNAMIC_TOOL, _STEP_START = "tool-", "dynamic-tool", "step-start"

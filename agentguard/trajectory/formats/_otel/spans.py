@@ -15,10 +15,10 @@ from enum import StrEnum
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats._content_parts import flatten_text, parse_arguments
+from agentguard.trajectory.formats._content_parts import flatten_text
 from agentguard.trajectory.formats._otel.message_search import has_messages
 from agentguard.trajectory.model import ToolSpec, Usage
-from agentguard.trajectory.safe_json import loads
+from agentguard.trajectory.safe_json import loads, parse_arguments
 
 
 class OperationKind(StrEnum):

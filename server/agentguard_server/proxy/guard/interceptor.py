@@ -44,7 +44,7 @@ InterceptResult = InterceptedRequest | Response | None
 
 
 class RunLogFactory(Protocol):
-    """Recorder of guarded runs: `agentguard_server.proxy.capture.client.CollectorClient`."""
+    """Recorder of guarded runs: `agentguard_server.proxy.capture.recorder.CollectorClient`."""
 
     def open_run_log(self, tenant: str) -> EventSink:
         """Return a sink for the events of one run of a tenant."""

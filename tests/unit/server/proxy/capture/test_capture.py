@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from agentguard_server.proxy.capture.client import CollectorClient
 from agentguard_server.proxy.capture.collector_supervisor import build_socket_path
 from agentguard_server.proxy.capture.diagnosis_worker import DiagnosisWorker, EndedRun
 from agentguard_server.proxy.capture.protocol import (
@@ -24,7 +23,7 @@ from agentguard_server.proxy.capture.protocol import (
     encode_frame,
     parse_frame_length,
 )
-from agentguard_server.proxy.capture.recorder import CaptureRecorder
+from agentguard_server.proxy.capture.recorder import CaptureRecorder, CollectorClient
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.guard.interceptor import InlineGuard, RunLogFactory
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions

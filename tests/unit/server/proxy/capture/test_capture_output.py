@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from agentguard_server.proxy.capture import diagnosis_worker, run_writer
-from agentguard_server.proxy.capture.client import _BATCH_INTERVAL_S
 from agentguard_server.proxy.capture.collector import CaptureCollector, open_store
 from agentguard_server.proxy.capture.protocol import CollectorConfig, RunEvent
+from agentguard_server.proxy.capture.recorder import _BATCH_INTERVAL_S
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 from agentguard.config.policy import Policy
