@@ -1,4 +1,4 @@
-"""Detectors of missing progress: no new results, a lost topic, a repeated plan."""
+"""Detectors of missing progress: no new results, a result fetched again, a lost topic, a repeated plan."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from agentguard._lazy import lazy_property
 from agentguard.detect._text import extract_words, jaccard_similarity, to_lower
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.result_classification import ResultStatus
 from agentguard.detect.run_view import Move, RunView
 from agentguard.detect.step_facts import StepFacts
+from agentguard.detect.tool_names import is_read_tool, is_write_tool
 from agentguard.detect.transient_results import are_transient
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step
 
 _MAX_OUTCOMES = 10_000
+_MAX_FETCHES = 500
 _MAX_READ_CHARS = 2_000
 _LONG_WORD_PATTERN = re.compile(r"[a-z]{4,}")
 _PLAN_ITEM_PATTERN = re.compile(r"^[ \t]*(?:\d{1,2}[.)]|[-*])[ \t]+\S", re.MULTILINE)
@@ -183,6 +186,55 @@ class RepeatedPlanOptions(Options):
 
     repeat: int = option(3, bounds=(2, 20), description="statements of one plan that count")
     similarity: float = option(0.85, bounds=(0.5, 1.0), description="shared words, as Jaccard")
+
+
+class RepeatedFetch(BaseDetector):
+    """Detector of a result that the agent already has and fetches again later."""
+
+    name = "refetch"
+    summary = "an identical reading call with an identical usable result, several moves after the first"
+    codes = ("mast:loss_of_conversation_history", "mast:step_repetition")
+    requirements = RunRequirements(turns=2, calls=True, results=True)
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self._results = BoundedMap[int, tuple[int, int | None]](_MAX_FETCHES)
+        self._reported: set[int] = set()
+
+    def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
+        """Compare a reading call with the earlier ones; a change in between makes a new result likely."""
+        facts = view.get_facts(step)
+        if facts.key is None or not step.tool_calls:
+            return NO_FINDINGS
+        if any(is_write_tool(call.name) for call in step.tool_calls):
+            self._results.clear()
+            return NO_FINDINGS
+        if not _is_usable_read(facts):
+            return NO_FINDINGS
+        earlier = self._results.setdefault(facts.key, (step.index, facts.outcome))
+        place, outcome = earlier
+        if step.index - place < 3 or outcome != facts.outcome or facts.key in self._reported:
+            return NO_FINDINGS
+        self._reported.add(facts.key)
+        cause = view.steps[place + 1]
+        return (
+            self.build_finding(
+                cause if cause.source is Source.AGENT else step,
+                0.2,
+                f"{step.agent} fetches again what step {place} already returned.",
+                correction=f"Use the result of step {place}; do not fetch it again.",
+                evidence=(*quote_move(facts), *quote_span(view.steps[place], "observations[0]")),
+                noticed_at=step.index,
+                first=place,
+            ),
+        )
+
+
+def _is_usable_read(facts: StepFacts) -> bool:
+    return all(
+        is_read_tool(call.name) and result is not None and result.classification.status is ResultStatus.OK
+        for call, result in facts.call_results
+    )
 
 
 class RepeatedPlan(BaseDetector):

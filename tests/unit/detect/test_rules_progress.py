@@ -99,3 +99,13 @@ def test_planning_module_counts_as_a_plan() -> None:
 )
 def test_changed_plans_are_not_repetition(steps: list[dict[str, object]]) -> None:
     assert found(run(*steps), "repeated_plan") == ()
+
+
+def test_result_that_is_fetched_again_later_is_found() -> None:
+    read = call("get_order", {"order": "W1"}, '{"state": "sent"}')
+    other = [call("get_user", {"id": i}, f'{{"id": {i}}}') for i in range(3)]
+    (finding,) = found(run(read, *other, read), "refetch")
+    assert (finding.step, finding.noticed_at) == (1, 4)
+    changed = run(read, *other, call("update_order", {"order": "W1"}, "ok"), read)
+    assert found(changed, "refetch") == ()
+    assert found(run(read, read, said("It is sent."), said("Really.")), "refetch") == ()

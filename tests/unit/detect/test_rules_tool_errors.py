@@ -175,3 +175,41 @@ def test_missing_requested_check_is_reported() -> None:
 def test_executed_code_is_not_reported() -> None:
     steps = [code("a()"), env("1"), said("The answer is 1, says the code above.")]
     assert found(run(*steps), "missing_verification") == ()
+
+
+def test_error_that_comes_back_three_times_is_found_at_its_first_occurrence() -> None:
+    told = run(
+        call("get_map", {"x": 1}, "Error: key 17 of the map service is not configured"),
+        call("list_maps", {}, "[1]"),
+        call("get_map", {"x": 2}, "Error: key 18 of the map service is not configured"),
+        call("get_map", {"x": 3}, "Error: key 19 of the map service is not configured"),
+    )
+    (finding,) = found(told, "persistent_error")
+    assert (finding.step, finding.noticed_at) == (0, 3)
+
+
+def test_different_errors_are_not_persistent() -> None:
+    told = run(
+        *[
+            call("get_map", {"x": i}, text)
+            for i, text in enumerate(
+                ["Error: key is not configured", "Error: map is too large", "Error: the region is unknown"]
+            )
+        ]
+    )
+    assert found(told, "persistent_error") == ()
+
+
+def test_error_on_an_own_earlier_change_names_the_change() -> None:
+    told = run(
+        call("update_order", {"order": "W1234", "card": "gift_7"}, "ok"),
+        call("get_order", {"order": "W1234"}, '{"state": "changed"}'),
+        call("modify_order", {"order": "W1234"}, "Error: order W1234 was already changed"),
+    )
+    (finding,) = found(told, "self_inflicted_error")
+    assert (finding.step, finding.noticed_at) == (0, 2)
+    other = run(
+        call("update_order", {"order": "W9999"}, "ok"),
+        call("modify_order", {"order": "W1234"}, "Error: order W1234 was already changed"),
+    )
+    assert found(other, "self_inflicted_error") == ()
