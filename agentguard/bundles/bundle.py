@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from agentguard.errors import BundleError, FormatError
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import encode_diagnosis
-from agentguard.trajectory.event_log.events import RunAssembler, build_events
+from agentguard.trajectory.event_log.recorder import RunAssembler, build_events
 from agentguard.trajectory.model import Record, Trajectory
 from agentguard.verdict import upgrade_verdict
 

@@ -265,8 +265,8 @@ def _write_event_log(
     runs: list[str], output: Path, redactor: Redaction | None, export_io: _ExportIO, *, append: bool
 ) -> int:
     """Write each run to the log as soon as it is read; return the exit status."""
-    from agentguard.trajectory.event_log.events import build_events
-    from agentguard.trajectory.event_log.recorder import EventLog
+    from agentguard.trajectory.event_log.log_file import EventLog
+    from agentguard.trajectory.event_log.recorder import build_events
 
     summaries: list[ReadSummary] = []
     log: EventLog | None = None

@@ -59,8 +59,8 @@ def export_labelled_runs(store: Store, output: Path, *, tenant: str = "") -> Lab
     The function replaces an existing file. If no run has a clear label, it changes no file.
     """
     from agentguard.localize.human_labels import iter_labelled_runs
-    from agentguard.trajectory.event_log.events import build_events
-    from agentguard.trajectory.event_log.recorder import EventLog
+    from agentguard.trajectory.event_log.log_file import EventLog
+    from agentguard.trajectory.event_log.recorder import build_events
 
     count, without_step = 0, 0
     omitted: list[LabelledRun] = []

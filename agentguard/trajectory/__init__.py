@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.trajectory.event_log.recorder import EventLog, RunRecorder, read_log, write_log
+    from agentguard.trajectory.event_log.log_file import EventLog, read_log, write_log
+    from agentguard.trajectory.event_log.recorder import RunRecorder
     from agentguard.trajectory.model import (
         Annotation,
         Branch,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Annotation": "agentguard.trajectory.model",
     "Branch": "agentguard.trajectory.model",
-    "EventLog": "agentguard.trajectory.event_log.recorder",
+    "EventLog": "agentguard.trajectory.event_log.log_file",
     "Module": "agentguard.trajectory.model",
     "Observation": "agentguard.trajectory.model",
     "Record": "agentguard.trajectory.model",
@@ -41,8 +42,8 @@ _EXPORTS = {
     "ToolSpec": "agentguard.trajectory.model",
     "Trajectory": "agentguard.trajectory.model",
     "Usage": "agentguard.trajectory.model",
-    "read_log": "agentguard.trajectory.event_log.recorder",
-    "write_log": "agentguard.trajectory.event_log.recorder",
+    "read_log": "agentguard.trajectory.event_log.log_file",
+    "write_log": "agentguard.trajectory.event_log.log_file",
 }
 
 __all__ = [

@@ -18,8 +18,8 @@ import orjson
 import pytest
 
 from agentguard.errors import AgentGuardError, InputError
-from agentguard.trajectory.event_log.events import build_events
-from agentguard.trajectory.event_log.recorder import EventLog, read_log
+from agentguard.trajectory.event_log.log_file import EventLog, read_log
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.formats.base import UnreadableRecord, WritableFormat, formats
 from agentguard.trajectory.formats.reader import load_records, read
 from agentguard.trajectory.model import Annotation, Record, Source, Step

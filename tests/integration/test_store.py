@@ -37,7 +37,7 @@ from agentguard.store.db.run_summary import RunSort, RunSummaryFilter
 from agentguard.store.read.pagination import Page, RunFilter
 from agentguard.store.trajectory_mapping import build_branch_row, build_run_row, build_step_row
 from agentguard.store.write import retention
-from agentguard.trajectory.event_log.events import EventLogState
+from agentguard.trajectory.event_log.recorder import EventLogState
 from agentguard.trajectory.model import (
     Annotation,
     Branch,

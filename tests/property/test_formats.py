@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from agentguard.errors import AgentGuardError, InputError
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.formats._stream_reader import CHUNK_BYTES, detect_content
 from agentguard.trajectory.formats.base import UnreadableRecord, formats
 from agentguard.trajectory.formats.reader import read

@@ -30,7 +30,7 @@ from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard.config.policy import Policy
 from agentguard.store.db.payload import decode_payload
 from agentguard.store.db.tables import PREFIX
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.model import Observation, Record, Source, Step, ToolCall, Trajectory
 from agentguard.trajectory.safe_json import dumps
 from tests.unit.server.proxy.guard.scripted_model import APIS, CHAT, Api, Turn, calls

@@ -23,7 +23,7 @@ from agentguard.evals.datasets.manifest import (
 )
 from agentguard.evals.datasets.verification import VerificationReport, verify_dataset
 from agentguard.plugins import Registry
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
 from agentguard.trajectory.model import Record

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Self
 import orjson
 
 from agentguard.errors import ConfigError
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.model import Record
 from agentguard.trajectory.safe_json import dumps
 

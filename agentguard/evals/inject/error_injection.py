@@ -16,7 +16,7 @@ from typing import Any
 from agentguard.errors import InputError
 from agentguard.evals.inject.edits.base import Edit, FieldChange, RewrittenRun, get_edit_registry
 from agentguard.evals.inject.rates import parse_rates
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.model import Annotation, Branch, Record, Trajectory
 from agentguard.trajectory.safe_json import dumps
 

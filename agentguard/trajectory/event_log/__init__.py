@@ -1,1 +1,1 @@
-"""Event log of runs: event types, assembler and append-only recorder."""
+"""Event log of runs: recorder and assembler of events, and their append-only file."""

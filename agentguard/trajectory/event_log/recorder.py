@@ -1,106 +1,109 @@
-"""Recorder of the event log, for steps of a live run and for complete runs.
+"""Recorder of runs as events of the event log, and their assembly into runs.
 
-The recorder writes each event with one unbuffered call, so a crash loses at most one event. An incomplete
-last line stays in the file. The next `EventLog` of the file ends it with a line break, and the reader reports
-it and skips it.
+A log is JSON Lines. Each line is one event with a field ``event``:
+
+``header``      begins a run: ``version`` and all of the trajectory except its steps;
+``step``        the next step of the current branch, or of the branch named in ``branch``;
+``fork``        moves the steps from ``at`` to the new branch ``branch``, with a ``reason``;
+``branch``      declares a branch; ``step`` events that name it follow;
+``annotation``  labels of the run from its data set; the last one counts;
+``end``         ends the run.
+
+The next header or the end of the log also ends a run, so that a log is readable after a crash.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, Protocol, Self
 
-from agentguard.errors import EventLogError, InputError
-from agentguard.trajectory.event_log.events import (
-    EventLogState,
-    RunAssembler,
-    build_annotation_event,
-    build_events,
-    build_fork_event,
-    build_header_event,
-    build_step_event,
-)
-from agentguard.trajectory.formats._stream_reader import detect_content
-from agentguard.trajectory.formats.base import UnreadableRecord
-from agentguard.trajectory.formats.reader import read
+from agentguard.errors import EventLogError, FormatError
+from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
-from agentguard.trajectory.safe_json import dumps
+from agentguard.trajectory.serialization import (
+    decode_annotation,
+    decode_meta,
+    decode_step,
+    encode_annotation,
+    encode_meta,
+    encode_step,
+)
+
+EVENT_LOG_VERSION = 1
+EVENT_NAMES = ("header", "step", "fork", "branch", "annotation", "end")
 
 
-class EventLog:
-    """Append-only file of events, open until `close`.
+class EventLogState:
+    """State of one run, built from its events; the reader and the live recorder share this class."""
 
-    Args:
-        path: the file; created if it does not exist.
-        fsync: wait for the disk after every event; slow, but events survive a power failure, too.
+    def __init__(self, meta: Trajectory, annotation: Annotation | None = None) -> None:
+        self.meta = meta
+        self.annotation = annotation or Annotation()
+        self.is_ended = False
+        self._current_steps: list[Step] = []
+        self._branches: dict[str, Branch] = {}
+        self._branch_steps: dict[str, list[Step]] = {}
 
-    Raises:
-        EventLogError: the file cannot be opened or written.
-    """
+    def __len__(self) -> int:
+        return len(self._current_steps)
 
-    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
-        self.path = Path(path)
-        self._fsync = fsync
-        self._has_torn_line = False
-        try:
-            # Unbuffered: one event is one write at the end of the file.
-            self._file: BinaryIO = open(self.path, "ab", buffering=0)  # noqa: SIM115
-            self._close_torn_line()
-        except OSError as error:
-            raise EventLogError(f"cannot be opened: {error.strerror}", file=str(self.path)) from None
+    @property
+    def branch_count(self) -> int:
+        """Number of branches."""
+        return len(self._branches)
 
-    def append(self, event: dict[str, Any]) -> None:
-        """Write one event.
+    @property
+    def branch_ids(self) -> frozenset[str]:
+        """Ids of the branches."""
+        return frozenset(self._branches)
 
-        Raises:
-            EventLogError: the file cannot be written.
-            FormatError: the event contains data that is not JSON.
-        """
-        line = (b"\n" if self._has_torn_line else b"") + dumps(event) + b"\n"
-        try:
-            # Until the write is complete, the line is torn; the next write then begins with a line break.
-            self._has_torn_line = True
-            while line:
-                line = line[self._file.write(line) :]
-            self._has_torn_line = False
-            if self._fsync:
-                os.fsync(self._file.fileno())
-        except (OSError, ValueError) as error:
-            raise EventLogError(f"cannot be written: {error}", file=str(self.path)) from None
+    def append_step(self, step: Step, branch: str | None = None) -> None:
+        """Add the next step of the current or a declared branch. Raises FormatError on a gap."""
+        if branch is None:
+            line, begins = self._current_steps, 0
+        elif branch in self._branch_steps:
+            line, begins = self._branch_steps[branch], self._branches[branch].fork_step
+        else:
+            raise FormatError("a step of an undeclared branch", field="branch")
+        if step.index != begins + len(line):
+            raise FormatError(f"expected step {begins + len(line)}, found {step.index}", field="step.index")
+        line.append(step)
 
-    def extend(self, events: Iterable[dict[str, Any]]) -> None:
-        """Write several events."""
-        for event in events:
-            self.append(event)
+    def declare_branch(self, branch: Branch) -> None:
+        """Add a branch; `append_step` adds its steps. Raises FormatError if the id exists."""
+        if branch.id in self._branches:
+            raise FormatError("the branch already exists", field="branch")
+        self._branches[branch.id] = branch
+        self._branch_steps[branch.id] = list(branch.steps)
 
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._file.close()
+    def fork_branch(self, branch: str, at: int, *, reason: str, extra: Mapping[str, Any]) -> Branch:
+        """Move the steps of the current branch from step ``at`` to a new branch, and return that branch."""
+        if not 0 <= at <= len(self._current_steps):
+            raise FormatError(f"the current branch has {len(self._current_steps)} steps", field="at")
+        abandoned_branch = Branch(
+            id=branch, fork_step=at, steps=tuple(self._current_steps[at:]), reason=reason, extra=extra
+        )
+        self.declare_branch(abandoned_branch)
+        del self._current_steps[at:]
+        for existing in list(self._branches.values()):
+            # A branch that forked from the current branch after this point is now a child of the new branch.
+            if existing.parent is None and existing.id != branch and existing.fork_step > at:
+                self._branches[existing.id] = replace(existing, parent=branch)
+        return abandoned_branch
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _close_torn_line(self) -> None:
-        with open(self.path, "rb") as file:
-            if not file.seek(0, os.SEEK_END):
-                return
-            file.seek(-1, os.SEEK_END)
-            torn = file.read(1) != b"\n"
-        if torn:
-            self._file.write(b"\n")
+    def to_record(self) -> Record:
+        """Return the run in its current state."""
+        branches = tuple(replace(b, steps=tuple(self._branch_steps[b.id])) for b in self._branches.values())
+        run = replace(self.meta, steps=tuple(self._current_steps), branches=branches)
+        return Record(trajectory=run, annotation=self.annotation)
 
 
 class EventSink(Protocol):
-    """Destination of events: a file (`EventLog`) or the store (`agentguard.store.event_sink`)."""
+    """Destination of events: a file (`agentguard.trajectory.event_log.log_file.EventLog`) or the store (`agentguard.store.event_sink`)."""
 
     def append(self, event: dict[str, Any]) -> None:
         """Write one event; callers write events in the order of their occurrence."""
@@ -129,7 +132,9 @@ class RunRecorder:
     @classmethod
     def resume(cls, path: str | os.PathLike[str], *, fsync: bool = False) -> Self:
         """Resume the last run of a log. Raises EventLogError if the run has ended or the log has no run."""
-        state = _load_last_state(Path(path))
+        from agentguard.trajectory.event_log.log_file import EventLog, load_last_state
+
+        state = load_last_state(Path(path))
         recorder = cls.__new__(cls)
         recorder._state, recorder._log = state, EventLog(path, fsync=fsync)
         return recorder
@@ -225,28 +230,110 @@ class RunRecorder:
             self._log.append(event)
 
 
-def write_log(record: Record, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
-    """Append a complete run to a log. Raises EventLogError."""
-    with EventLog(path, fsync=fsync) as log:
-        log.extend(build_events(record))
+class RunAssembler:
+    """Assembler of events into runs; one run is in memory at a time."""
+
+    def __init__(self) -> None:
+        self.state: EventLogState | None = None
+
+    def apply(self, event: Any) -> Record | None:
+        """Apply one event; return the run that it ends, or None.
+
+        Raises:
+            FormatError: the event is not valid, or not valid at this place of the log.
+        """
+        node = JsonNode.from_value(event)
+        name = node.text("event")
+        if name not in EVENT_NAMES:
+            raise node.build_error("event", f"expected one of {', '.join(EVENT_NAMES)}")
+        if name == "header":
+            return self._start_run(node)
+        if self.state is None:
+            raise FormatError("an event precedes the header", field="event")
+        return self._apply_event(name, node, self.state)
+
+    def finish(self) -> Record | None:
+        """Return the open run, or None."""
+        state, self.state = self.state, None
+        return state.to_record() if state is not None else None
+
+    def _start_run(self, node: JsonNode) -> Record | None:
+        before = self.finish()
+        version = node.integer("version")
+        if version != EVENT_LOG_VERSION:
+            raise node.build_error("version", f"version {version}, this agentguard reads {EVENT_LOG_VERSION}")
+        self.state = EventLogState(decode_meta(node))
+        return before
+
+    def _apply_event(self, name: str, node: JsonNode, state: EventLogState) -> Record | None:
+        branch = node.text("branch") if "branch" in node else None
+        if name == "step":
+            state.append_step(decode_step(node.node("step")), branch)
+        elif name == "annotation":
+            state.annotation = decode_annotation(node.node("annotation"))
+        elif name == "end":
+            return self.finish()
+        elif name == "fork":
+            extra = node.node_or("extra").data
+            state.fork_branch(
+                node.text("branch"), node.integer("at"), reason=node.text_or("reason"), extra=extra
+            )
+        else:
+            state.declare_branch(_decode_branch(node))
+        return None
 
 
-def read_log(path: str | os.PathLike[str]) -> Iterator[Record | UnreadableRecord]:
-    """Yield the runs of a log, and an UnreadableRecord for every line that cannot be read."""
-    return read(path, format="event_log")
+def build_header_event(meta: Trajectory) -> dict[str, Any]:
+    """Build the event that begins a run."""
+    return {"event": "header", "version": EVENT_LOG_VERSION, **encode_meta(meta)}
 
 
-def _load_last_state(path: Path) -> EventLogState:
-    assembler = RunAssembler()
-    try:
-        with path.open("rb") as stream:
-            for item in detect_content(stream).items:
-                if item.error is None:
-                    assembler.apply(item.value)
-    except OSError as error:
-        raise EventLogError(f"cannot be opened: {error.strerror}", file=str(path)) from None
-    except InputError as error:
-        raise EventLogError(error.reason, file=str(path), field=error.field) from None
-    if assembler.state is None:
-        raise EventLogError("no unfinished run", file=str(path), hint="its last run has ended")
-    return assembler.state
+def build_step_event(step: Step, branch: str | None = None) -> dict[str, Any]:
+    """Build the event of one step."""
+    return {"event": "step", **({"branch": branch} if branch is not None else {}), "step": encode_step(step)}
+
+
+def build_fork_event(branch: Branch) -> dict[str, Any]:
+    """Build the event of a fork at ``branch.fork_step``."""
+    data: dict[str, Any] = {"event": "fork", "branch": branch.id, "at": branch.fork_step}
+    data |= {"reason": branch.reason} if branch.reason else {}
+    return data | ({"extra": dict(branch.extra)} if branch.extra else {})
+
+
+def build_branch_event(branch: Branch) -> dict[str, Any]:
+    """Build the event that declares a branch, without its steps."""
+    data: dict[str, Any] = {"event": "branch", "branch": branch.id, "fork_step": branch.fork_step}
+    data |= {"parent": branch.parent} if branch.parent is not None else {}
+    data |= {"reason": branch.reason} if branch.reason else {}
+    return data | ({"extra": dict(branch.extra)} if branch.extra else {})
+
+
+def build_annotation_event(annotation: Annotation) -> dict[str, Any]:
+    """Build the event of an annotation."""
+    return {"event": "annotation", "annotation": encode_annotation(annotation)}
+
+
+def build_events(record: Record) -> Iterator[dict[str, Any]]:
+    """Yield all events of a finished run, in an order that `RunAssembler` accepts."""
+    run = record.trajectory
+    yield build_header_event(run)
+    for step in run.steps:
+        yield build_step_event(step)
+    for branch in run.branches:
+        yield build_branch_event(branch)
+        for step in branch.steps:
+            yield build_step_event(step, branch.id)
+    if record.annotation != Annotation():
+        yield build_annotation_event(record.annotation)
+    yield {"event": "end"}
+
+
+def _decode_branch(node: JsonNode) -> Branch:
+    return Branch(
+        id=node.text("branch"),
+        fork_step=node.integer("fork_step"),
+        steps=(),
+        parent=node.text("parent") if "parent" in node else None,
+        reason=node.text_or("reason"),
+        extra=node.node_or("extra").data,
+    )

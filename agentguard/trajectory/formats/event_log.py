@@ -1,4 +1,4 @@
-"""Event log of agentguard as a format; `agentguard.trajectory.event_log.events` describes the events."""
+"""Event log of agentguard as a format; `agentguard.trajectory.event_log.recorder` describes the events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.event_log.events import EVENT_NAMES, RunAssembler, build_events
+from agentguard.trajectory.event_log.recorder import EVENT_NAMES, RunAssembler, build_events
 from agentguard.trajectory.formats._line_format import LineFormat
 from agentguard.trajectory.formats._stream_reader import SourceItem
 from agentguard.trajectory.formats.base import UnreadableRecord

@@ -13,7 +13,7 @@ from agentguard.batch.distillation import DistillationProcessor
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.schemata.serialization import parse_schema
 from agentguard.schemata.signal_trainer import distill_records
-from agentguard.trajectory.event_log.recorder import write_log
+from agentguard.trajectory.event_log.log_file import write_log
 from tests.unit.batch.test_job import OPTIONS, InlineEngine, build_run, read_letters, write_lines
 from tests.unit.judge.runs import group_chat
 

@@ -16,7 +16,7 @@ from agentguard.errors import ConfigError, EvaluationError
 from agentguard.evals.evaluate import Evaluation, evaluate
 from agentguard.evals.methods import resolve_method
 from agentguard.evals.result import Setting
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.model import Annotation, Record
 from tests.unit.batch.test_job import InlineEngine
 from tests.unit.judge.runs import group_chat

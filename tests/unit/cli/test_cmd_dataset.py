@@ -17,7 +17,7 @@ from agentguard.evals.datasets import rebuild
 from agentguard.evals.datasets.verification import compute_checksums
 from agentguard.evals.toml_writer import dumps
 from agentguard.plugins import Registry
-from agentguard.trajectory.event_log.recorder import write_log
+from agentguard.trajectory.event_log.log_file import write_log
 from agentguard.trajectory.model import Record
 from tests.data import shared_data
 from tests.unit.evals.inject.runs import shop

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
 from agentguard.evals.inject.edits.base import get_edit_registry
-from agentguard.trajectory.event_log.recorder import write_log
+from agentguard.trajectory.event_log.log_file import write_log
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Record
 from tests.unit.evals.inject.runs import shop

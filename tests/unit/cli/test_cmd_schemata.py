@@ -12,7 +12,7 @@ from agentguard.schemata.persistence import FileSchemaStore
 from agentguard.schemata.serialization import read_schemata
 from agentguard.schemata.signal_trainer import distill_records
 from agentguard.taxonomy.parser import read_taxonomy
-from agentguard.trajectory.event_log.recorder import write_log
+from agentguard.trajectory.event_log.log_file import write_log
 from agentguard.trajectory.model import Annotation
 from tests.unit.judge.runs import group_chat
 

@@ -20,7 +20,7 @@ from agentguard.evals.datasets.manifest import (
 )
 from agentguard.evals.datasets.verification import FileStatus, compute_checksums, verify_dataset
 from agentguard.evals.toml_writer import dumps
-from agentguard.trajectory.event_log.recorder import write_log
+from agentguard.trajectory.event_log.log_file import write_log
 from tests.unit.evals.inject.runs import shop
 
 BASE = {"name": "mine", "title": "Mine", "format": "event_log", "licence": "MIT"}

@@ -11,7 +11,7 @@ from agentguard_lab.textworld.twin_run import TwinRun
 
 from agentguard.errors import ConfigError
 from agentguard.taxonomy.catalog import TaxonomyCatalog
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.model import Record
 from agentguard.trajectory.safe_json import dumps
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentguard.errors import ConfigError
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.model import (
     Annotation,
     Branch,

@@ -67,7 +67,7 @@ class RunEvent(msgspec.Struct, frozen=True, array_like=True, tag="event"):
 
     Attributes:
         is_new: True if the event begins the run; it then replaces a stored run of the same ID.
-        event: event as JSON (`agentguard.trajectory.event_log.events`).
+        event: event as JSON (`agentguard.trajectory.event_log.recorder`).
     """
 
     tenant: str

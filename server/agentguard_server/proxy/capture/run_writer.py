@@ -18,7 +18,7 @@ from agentguard.recover.recovery_rows import decode_recovery, to_recovery_row
 from agentguard.store.db.rows import AcceptanceRow, ClearRunRow, RunRow, StepRow
 from agentguard.store.event_sink import StoreEventSink
 from agentguard.store.store import Store
-from agentguard.trajectory.event_log.events import RunAssembler
+from agentguard.trajectory.event_log.recorder import RunAssembler
 from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentguard.errors import EventLogError, FormatError
-from agentguard.trajectory.event_log.events import build_events
-from agentguard.trajectory.event_log.recorder import EventLog, RunRecorder, read_log, write_log
+from agentguard.trajectory.event_log.log_file import EventLog, read_log, write_log
+from agentguard.trajectory.event_log.recorder import RunRecorder, build_events
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import load_records
 from agentguard.trajectory.model import Annotation, Branch, Record, Source, Step, ToolCall, Trajectory

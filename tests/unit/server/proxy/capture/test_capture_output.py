@@ -26,7 +26,7 @@ from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows
 from agentguard.store import Store
 from agentguard.store.db.rows import DiagnosisRow, FindingRow
-from agentguard.trajectory.event_log.events import build_events
+from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.model import Branch, Observation, Record, Source, Step, ToolCall, Trajectory
 from agentguard.trajectory.safe_json import dumps
 from tests.support.capture_traffic import (
