@@ -1,10 +1,9 @@
-"""Fault tolerance for calls to model endpoints: one strategy per module, with an injectable clock.
+"""Fault tolerance for calls to model endpoints: strategies with an injectable clock, one or two a module.
 
 A pipeline applies strategies in a configured order around ``send(request, deadline) -> response``; see
 `pipeline`.
 """
 
-from agentguard.resilience.adaptive_throttling import AdaptiveThrottlingOptions
 from agentguard.resilience.base import (
     BasicRequest,
     Request,
@@ -14,7 +13,12 @@ from agentguard.resilience.base import (
     Send,
     StrategyOptions,
 )
-from agentguard.resilience.circuit_breaker import CircuitBreaker, CircuitBreakerOptions, CircuitState
+from agentguard.resilience.circuit_breaker import (
+    AdaptiveThrottlingOptions,
+    CircuitBreaker,
+    CircuitBreakerOptions,
+    CircuitState,
+)
 from agentguard.resilience.clock import MONOTONIC, Clock
 from agentguard.resilience.deadline import AttemptTimeoutOptions, Deadline, TimeoutOptions
 from agentguard.resilience.events import EventKind, Observer, ResilienceEvent

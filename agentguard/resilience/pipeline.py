@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from agentguard.errors import ConfigError
-from agentguard.resilience.adaptive_throttling import AdaptiveThrottlingOptions
 from agentguard.resilience.base import ResilienceStrategy, Response, Runtime, Send, StrategyOptions
-from agentguard.resilience.circuit_breaker import CircuitBreakerOptions
+from agentguard.resilience.circuit_breaker import AdaptiveThrottlingOptions, CircuitBreakerOptions
 from agentguard.resilience.clock import MONOTONIC, Clock
 from agentguard.resilience.deadline import AttemptTimeoutOptions, Deadline, TimeoutOptions
 from agentguard.resilience.events import Observer, Observers
