@@ -41,8 +41,7 @@ from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from agentguard.runtime.session import Session
-from agentguard.runtime.turn_resolution import resolve_turn
+from agentguard.runtime.session import Session, resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 from agentguard.verdict import Verdict
 

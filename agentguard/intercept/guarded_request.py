@@ -38,9 +38,8 @@ from agentguard.intercept.history_sync import (
 from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
 from agentguard.recover.plan import Recovery, RecoveryPlan
-from agentguard.runtime.session import end_session
+from agentguard.runtime.session import ResolvedTurn, end_session, resolve_turn
 from agentguard.runtime.tool_execution import format_repeated_calls
-from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.model import Step
 
 MAX_REJECTIONS = 10

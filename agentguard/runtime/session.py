@@ -22,16 +22,17 @@ An integration maps its framework to these events and calls them in this order f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 from agentguard import _sync_async
 from agentguard.detect.base import DetectorFailure
 from agentguard.detect.step_facts import canonicalize_json
+from agentguard.recover.actions import Repair, Sample, SampleVariant
 from agentguard.recover.agent_messages import format_person_answer
-from agentguard.recover.call_repair import annotate_step
+from agentguard.recover.call_repair import annotate_step, apply_repairs, diff_calls
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import AttemptOutcome, Reconcile, classify_attempt
@@ -90,7 +91,7 @@ class Session(RunState):
         Returns:
             A plan, or None if the integration can run the tools. In that case a finding on the turn may still
             lead to a plan at the next boundary. The integration answers the plan's actions as follows;
-            `agentguard.runtime.turn_resolution` implements `Repair` and `Sample`:
+            `resolve_turn` implements `Repair` and `Sample`:
 
             - `Reject`: drop the turn and ask the model again with the plan's messages.
             - `Escalate`: drop the turn and ask a person.
@@ -266,3 +267,113 @@ def end_session(session: Session) -> _sync_async.Effects[RecoveryPlan | None]:
 async def aend_session(session: Session) -> RecoveryPlan | None:
     """Call `Session.end` from asynchronous code, in a thread if it may block."""
     return await asyncio.to_thread(session.end) if session.config.may_block else session.end()
+
+
+MAX_ROUNDS = 8
+"""Upper limit of repairs and votes per turn, against an endless loop; no escalation policy needs more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedTurn:
+    """Result of `resolve_turn`.
+
+    Attributes:
+        turn: the turn with which the run continues, repaired if necessary.
+        response: the model response of this turn: the first one, or that of another candidate.
+        is_repaired: whether the turn differs from that response.
+        plan: the plan that rejects the turn, as from `Session.propose`; None if the run continues with it.
+    """
+
+    turn: Step
+    response: Any
+    is_repaired: bool = False
+    plan: RecoveryPlan | None = None
+
+
+def resolve_turn(
+    session: Session,
+    response: Any,
+    parse_turn: Callable[[Any], Step],
+    build_request: Callable[[SampleVariant], Any],
+) -> _sync_async.Effects[ResolvedTurn]:
+    """Resolve a model response to the turn with which the run continues.
+
+    The function proposes the turn to the session and repairs it. If the session needs a vote, it yields
+    `agentguard._sync_async.Gather` to request further candidates. A generator body continues with
+    ``resolved = yield from resolve_turn(session, response, parse_turn, build_request)``.
+
+    An exception while a candidate is requested or parsed removes its vote and is recorded in
+    ``session.failures``.
+
+    Args:
+        session: session of the run.
+        response: response of the model.
+        parse_turn: function that converts a response to a step whose tools have not run.
+        build_request: function that builds the request of a candidate, which the body yields.
+    """
+    resolved = yield from _resolve_proposal(session, response, parse_turn, build_request)
+    if resolved.plan is not None or not session.must_hold(resolved.turn):
+        return resolved
+    plan = yield _sync_async.RunInThread(partial(session.check_with_judges, resolved.turn))
+    return replace(resolved, plan=plan)
+
+
+def _resolve_proposal(
+    session: Session,
+    response: Any,
+    parse_turn: Callable[[Any], Step],
+    build_request: Callable[[SampleVariant], Any],
+) -> _sync_async.Effects[ResolvedTurn]:
+    turn, repaired = parse_turn(response), False
+    plan = session.propose(turn)
+    for left in reversed(range(MAX_ROUNDS)):
+        if plan is None:
+            break
+        repairs = [action for action in plan.actions if isinstance(action, Repair)]
+        if repairs:
+            turn, repaired = apply_repairs(turn, repairs), True
+            plan = session.propose(turn) if left else None
+        elif any(isinstance(action, Sample) for action in plan.actions):
+            answers: list[Any] = [response]
+            candidates: list[Step | None] = [turn]
+            state = session.count_votes(plan, candidates)
+            while state.variants:
+                given = yield from _request_candidates(build_request, state.variants)
+                answers += given
+                candidates += [_parse_candidate(session, one, parse_turn) for one in given]
+                state = session.count_votes(plan, candidates)
+            plan = state.plan
+            if state.turn is not None:
+                said = candidates[state.candidate_index]
+                again = said is not None and bool(diff_calls(said, state.turn))
+                repaired = again or (repaired and state.candidate_index == 0)
+                turn, response = state.turn, answers[state.candidate_index]
+        else:
+            return ResolvedTurn(turn=turn, response=response, is_repaired=repaired, plan=plan)
+    return ResolvedTurn(turn=turn, response=response, is_repaired=repaired)
+
+
+def _request_candidates(
+    build_request: Callable[[SampleVariant], Any], variants: Sequence[SampleVariant]
+) -> _sync_async.Effects[list[Any]]:
+    """Return the responses in order; a failed request has its exception in place of the response."""
+    made: list[Any] = []
+    for variant in variants:
+        try:
+            made.append(build_request(variant))
+        except Exception as error:  # for example, the model does not exist
+            made.append(error)
+    good = [one for one in made if not isinstance(one, Exception)]
+    given = iter((yield _sync_async.Gather(tuple(good))))
+    return [one if isinstance(one, Exception) else next(given) for one in made]
+
+
+def _parse_candidate(session: Session, response: Any, parse_turn: Callable[[Any], Step]) -> Any:
+    """Return a candidate's turn; None if the request failed or the response cannot be parsed."""
+    try:
+        if isinstance(response, Exception):
+            raise response
+        return parse_turn(response)
+    except Exception as error:  # a model may fail in any way; the other candidates still vote
+        session.record_failure(error)
+        return None

@@ -34,9 +34,8 @@ from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import ToolEffect
 from agentguard.runtime.duplicate_calls import find_equal_call
-from agentguard.runtime.session import Session, aend_session
+from agentguard.runtime.session import Session, aend_session, resolve_turn
 from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, acollect_messages
-from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from agentguard import _sync_async
 from agentguard.errors import MissingExtra, RecoveryError
-from agentguard.runtime.session import Session, end_session
+from agentguard.runtime.session import Session, end_session, resolve_turn
 from agentguard.runtime.tool_execution import aundo_effects, undo_effects
-from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Step
 
 try:

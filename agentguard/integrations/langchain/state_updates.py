@@ -29,8 +29,8 @@ from agentguard.recover.actions import (
 )
 from agentguard.recover.effect_store import Effect
 from agentguard.recover.plan import RecoveryPlan
+from agentguard.runtime.session import ResolvedTurn
 from agentguard.runtime.tool_execution import collect_messages
-from agentguard.runtime.turn_resolution import ResolvedTurn
 from agentguard.trajectory.model import Step
 
 

@@ -48,9 +48,8 @@ from agentguard.recover.effect_store import Effect, EffectStore
 from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.recover.snapshots.manager import SnapshotOptions
 from agentguard.runtime.resumption import get_restart_note, list_disabled_tools
-from agentguard.runtime.session import end_session
+from agentguard.runtime.session import ResolvedTurn, end_session, resolve_turn
 from agentguard.runtime.tool_execution import aundo_effects, undo_effects
-from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Observation, Source, Step, Trajectory
 

@@ -37,10 +37,9 @@ from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, Sa
 from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES, Capabilities
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import from_annotations
-from agentguard.runtime.session import Session, aend_session
+from agentguard.runtime.session import Session, aend_session, resolve_turn
 from agentguard.runtime.tool_execution import acollect_messages, arun_tool, aundo_effects
 from agentguard.runtime.tool_timeout import ToolTimeout
-from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Step, Trajectory
 
 if TYPE_CHECKING:

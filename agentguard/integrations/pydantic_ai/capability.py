@@ -25,10 +25,9 @@ from agentguard import _sync_async
 from agentguard.errors import MissingExtra
 from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
-from agentguard.runtime.session import Session, aend_session
+from agentguard.runtime.session import ResolvedTurn, Session, aend_session
 from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_read_retry
 from agentguard.runtime.tool_timeout import ToolTimeout, alimit_call
-from agentguard.runtime.turn_resolution import ResolvedTurn
 
 try:
     from pydantic_ai import CallToolsNode, ModelRequestNode, RunContext

@@ -25,9 +25,8 @@ from agentguard.integrations.pydantic_ai.messages import (
 from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, SampleVariant
 from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.runtime.session import Session
+from agentguard.runtime.session import ResolvedTurn, Session, resolve_turn
 from agentguard.runtime.tool_execution import acollect_messages, aundo_effects
-from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
 from agentguard.trajectory.model import Step, ToolSpec, Trajectory
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, Sa
 from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.recover.effect_ledger import EffectClaim
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.runtime.session import Session
+from agentguard.runtime.session import Session, resolve_turn
 from agentguard.runtime.tool_execution import collect_messages, run_tool, undo_effects
-from agentguard.runtime.turn_resolution import resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 if TYPE_CHECKING:

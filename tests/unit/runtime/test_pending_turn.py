@@ -18,8 +18,7 @@ from agentguard.recover.capabilities import Capabilities
 from agentguard.recover.plan import RecoveryOutcome, RecoveryTier
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.recover.selective_redundancy import SelectiveRedundancy
-from agentguard.runtime.session import Session
-from agentguard.runtime.turn_resolution import ResolvedTurn, resolve_turn
+from agentguard.runtime.session import ResolvedTurn, Session, resolve_turn
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory, Usage
 from agentguard.verdict import Verdict
 
