@@ -1,8 +1,4 @@
-"""Lazy evaluation: a cached property without a lock, and package exports that are imported at first use.
-
-Up to Python 3.11, `functools.cached_property` takes a lock at the first use. Only one thread uses an object
-with a `lazy_property`, and the lock costs more than most of the cached values.
-"""
+"""Exports of packages and optional modules that are imported at their first use."""
 
 from __future__ import annotations
 
@@ -10,33 +6,9 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any, Generic, TypeVar, overload
+from typing import Any
 
 from agentguard.errors import MissingExtra
-
-T = TypeVar("T")
-
-
-class lazy_property(Generic[T]):
-    """Property that is computed at its first use; the instance attribute then shadows this descriptor."""
-
-    def __init__(self, compute: Callable[[Any], T]) -> None:
-        self._compute = compute
-        self._name = compute.__name__
-        self.__doc__ = compute.__doc__
-
-    @overload
-    def __get__(self, owner: None, kind: type) -> lazy_property[T]: ...
-
-    @overload
-    def __get__(self, owner: object, kind: type) -> T: ...
-
-    def __get__(self, owner: object | None, kind: type) -> lazy_property[T] | T:
-        if owner is None:
-            return self
-        value = self._compute(owner)
-        owner.__dict__[self._name] = value
-        return value
 
 
 def lazy_exports(

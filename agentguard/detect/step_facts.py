@@ -8,15 +8,14 @@ or ``Action:`` lines in the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from json import dumps
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import orjson
 
-from agentguard._lazy import lazy_property
 from agentguard.detect._text import extract_words, normalize_text, to_lower
 from agentguard.detect.result_classification import (
     USABLE,
@@ -26,12 +25,40 @@ from agentguard.detect.result_classification import (
 )
 from agentguard.trajectory.model import Source, Step, ToolCall
 
+T = TypeVar("T")
+
 _ACTION_LINE_PATTERN = re.compile(r"^[ \t>*]*Action(?: \d+)?\s*:[ \t]*(\S[^\n]*)$", re.MULTILINE)
 _PROSE_LANGUAGES = frozenset(
     {"json", "markdown", "md", "text", "txt", "output", "csv", "yaml", "xml", "html", "plaintext"}
 )
 _MIN_TEXT_CHARS = 40
 """Minimum length of a text without an action to count as a move; saying "Next" twice is not a repetition."""
+
+
+class lazy_property(Generic[T]):
+    """Property that is computed at its first use; the instance attribute then shadows this descriptor.
+
+    `functools.cached_property` takes a lock up to Python 3.11, which costs more than most of the facts. Only
+    one thread uses a view.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> lazy_property[T]: ...
+
+    @overload
+    def __get__(self, owner: object, kind: type) -> T: ...
+
+    def __get__(self, owner: object | None, kind: type) -> lazy_property[T] | T:
+        if owner is None:
+            return self
+        value = self._compute(owner)
+        owner.__dict__[self._name] = value
+        return value
 
 
 class ActionForm(StrEnum):

@@ -9,13 +9,12 @@ from itertools import islice, takewhile
 from typing import Any
 
 from agentguard._bounded_map import BoundedMap
-from agentguard._lazy import lazy_property
 from agentguard.detect._text import jaccard_similarity
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
 from agentguard.detect.evidence import quote_move
 from agentguard.detect.result_classification import ResultStatus
 from agentguard.detect.run_view import Move, RunView
-from agentguard.detect.step_facts import StepFacts
+from agentguard.detect.step_facts import StepFacts, lazy_property
 from agentguard.detect.tool_names import is_write_tool
 from agentguard.detect.transient_results import are_transient
 from agentguard.options import Options, option

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from agentguard._lazy import lazy_property
 from agentguard.detect.result_classification import ResultClassification
+from agentguard.detect.step_facts import lazy_property
 from agentguard.judge.embedded.features.lexicon import CLASS_INDEX
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.step_outcomes import has_no_action, is_empty, is_failed

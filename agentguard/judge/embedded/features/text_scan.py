@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agentguard._lazy import lazy_property
+from agentguard.detect.step_facts import lazy_property
 from agentguard.judge.embedded.features.lexicon import CLASS_NAMES, classify_word
 
 _MAX_CHARS: Final = 6_000
