@@ -356,8 +356,9 @@ class Guard(IntegrationMethods):
         config, store = cast(SessionConfig, components.session_config), components.store
         if store is None and resume:
             raise ConfigError("resume: the guard has no store to resume a run from")
-        if components.schemata is not None:
-            components.schemata.prepare()
+        schemata = components.schemata
+        if schemata is not None and schemata.clock() >= schemata.next_look_at:
+            schemata.prepare()
         ended = False
         if store is not None:
             effect_store = effect_store if effect_store is not None else SqlEffectStore(store, meta.id)

@@ -65,6 +65,8 @@ class SchemaFeedback:
         clock: function that returns epoch seconds.
 
     Attributes:
+        clock: function that returns epoch seconds.
+        next_look_at: time from which `prepare` has a store to look into; infinity if it is open.
         queue: queue of the runs that have ended.
     """
 
@@ -77,11 +79,11 @@ class SchemaFeedback:
     ) -> None:
         self.allow_same_task = allow_same_task
         self.queue = BackgroundQueue("agentguard-learning", max_jobs=_MAX_QUEUE)
-        self._clock = clock
+        self.clock = clock
         self._database = source if isinstance(source, LazySchemaStore) else None
         self._cache = None if isinstance(source, LazySchemaStore) else source
         self._cache_lock = threading.RLock()
-        self._next_look = -math.inf
+        self.next_look_at = -math.inf if self._cache is None else math.inf
         self._load_error: AgentGuardError | None = None
         self._tenants: dict[str, SchemaFeedback] = {"": self}
         self._open_recoveries = BoundedMap[str, dict[int, Recovery]](_MAX_RUNS)
@@ -97,7 +99,7 @@ class SchemaFeedback:
                 from agentguard.schemata.live_cache import SchemaCache
 
                 self._cache = SchemaCache(None if self._database is None else self._database.open())
-                self._last_exchange = self._clock()
+                self._last_exchange, self.next_look_at = self.clock(), math.inf
             return self._cache
 
     def for_tenant(self, tenant: str) -> SchemaFeedback:
@@ -110,7 +112,7 @@ class SchemaFeedback:
         with self._lock:
             if tenant not in self._tenants:
                 made = SchemaFeedback(
-                    self._database.for_tenant(tenant), allow_same_task=self.allow_same_task, clock=self._clock
+                    self._database.for_tenant(tenant), allow_same_task=self.allow_same_task, clock=self.clock
                 )
                 made.queue, made._tenants = self.queue, self._tenants
                 self._tenants[tenant] = made
@@ -118,8 +120,7 @@ class SchemaFeedback:
 
     def prepare(self) -> None:
         """Look for schemata in the background, since no turn of an agent waits for the database."""
-        if self._cache is None and self._clock() >= self._next_look:
-            self.queue.put(self._has_schemata)
+        self.queue.put(self._has_schemata)
 
     def annotate_diagnosis(
         self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
@@ -175,9 +176,9 @@ class SchemaFeedback:
         """Return whether there are active schemata; open the database once it has some."""
         with self._cache_lock:
             if self._cache is None:
-                now = self._clock()
-                if now >= self._next_look:
-                    self._next_look = now + _REFRESH_INTERVAL_S
+                now = self.clock()
+                if now >= self.next_look_at:
+                    self.next_look_at = now + _REFRESH_INTERVAL_S
                     self._load()
                 elif self._load_error is not None:
                     raise self._load_error
@@ -198,7 +199,7 @@ class SchemaFeedback:
 
     def _refresh(self, cache: SchemaCache) -> None:
         """Read the changes of other processes in the background, at most once an interval."""
-        now = self._clock()
+        now = self.clock()
         if self._database is not None and now - self._last_exchange >= _REFRESH_INTERVAL_S:
             self._last_exchange = now
             self.queue.put(partial(cache.synchronize, lambda: None))
@@ -214,7 +215,7 @@ class SchemaFeedback:
         with self._lock:
             held = tuple(self._open_recoveries.pop(run.id, {}).values())
             settled = tuple(one for one in held if one.outcome in _EVIDENT_OUTCOMES)
-            is_recent = self._cache is None or self._clock() - self._last_exchange < _REFRESH_INTERVAL_S
+            is_recent = self._cache is None or self.clock() - self._last_exchange < _REFRESH_INTERVAL_S
             if not settled and is_recent:
                 return
         self.queue.put(partial(self._learn, _FeedbackJob(run=run, recoveries=settled)))
@@ -226,11 +227,11 @@ class SchemaFeedback:
     def _learn(self, job: _FeedbackJob) -> None:
         pending = [(job, self._distill(job))]
         self.cache.synchronize(lambda: self._apply(pending))
-        self._last_exchange = self._clock()
+        self._last_exchange = self.clock()
 
     def _apply(self, pending: list[tuple[_FeedbackJob, list[ErrorSchema]]]) -> None:
         """Count outcomes and insert new schemata; each job only once, although the caller may retry."""
-        now = self._clock()
+        now = self.clock()
         while pending:
             job, new = pending.pop()
             for schema_id, outcome in self._collect_outcomes(job).items():

@@ -25,7 +25,6 @@ MODULES = (
     "agentguard/backends/load_balancer.py",
     "agentguard/backends/pool.py",
     "agentguard/backends/replica.py",
-    "agentguard_server/proxy/app.py",
     "agentguard_server/proxy/auth/authorization.py",
     "agentguard_server/proxy/http/headers.py",
     "agentguard_server/proxy/http/protocol.py",

@@ -14,10 +14,10 @@ from typing import Any, Final
 import uvicorn
 
 from agentguard.errors import ConfigError
-from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.http.protocol import HttpServerProtocol
 from agentguard_server.proxy.http.tls import TlsListener
+from agentguard_server.proxy.requests.handler import ProxyApp
 
 logger = logging.getLogger("agentguard.proxy")
 

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from agentguard_server.proxy.app import ProxyApp
 from agentguard_server.proxy.config.loader import ConfigLoader
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.garbage_collector import tune_garbage_collector
 from agentguard_server.proxy.heap import configure_heap, trim_heap_periodically
 from agentguard_server.proxy.process.bootstrap import Bootstrap
 from agentguard_server.proxy.process.server import ProxyServer
+from agentguard_server.proxy.requests.handler import ProxyApp
 
 logger = logging.getLogger("agentguard.proxy")
 

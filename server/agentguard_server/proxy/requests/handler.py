@@ -1,4 +1,4 @@
-"""Handler of one proxy request: admission, guard, upstream call, response and observers.
+"""Entry and handler of requests: admission, guard, upstream call, response and observers.
 
 `agentguard_server.proxy.hooks` describes the order. The client gets a complete response or one error in the
 format of its API. If the client disconnects, the handler cancels the upstream call at once.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -26,9 +27,10 @@ from agentguard_server.proxy.hooks import (
 from agentguard_server.proxy.http.headers import split_request_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.requests import model_list, request_parser
+from agentguard_server.proxy.requests.admin_request import serve_admin_request
 from agentguard_server.proxy.requests.request_parser import ClientDisconnected, buffered_body, read_body
 from agentguard_server.proxy.requests.response_writer import ResponseAborted, ResponseWriter
-from agentguard_server.proxy.routes import BASE_PATH, Route
+from agentguard_server.proxy.routes import MODEL_ROUTES, Route, match_route, normalize_target
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
@@ -41,6 +43,30 @@ _NO_DEADLINE: Final = Deadline.never()
 _SHUTTING_DOWN: Final = ProxyError(
     503, "shutting_down", "the proxy shuts down", retry_after_s=1, closes_connection=True
 )
+
+
+class ProxyApp:
+    """Application of `agentguard_server.proxy.http.protocol.HttpServerProtocol`: the entry of all requests.
+
+    Args:
+        app_state: the worker's state.
+    """
+
+    def __init__(self, app_state: AppState) -> None:
+        self.app_state = app_state
+        self._id_prefix, self._request_count = secrets.token_hex(4), 0
+
+    def __call__(self, cycle: RequestCycle) -> Coroutine[Any, Any, None]:
+        """Serve one request; its path decides between a model API and the administration."""
+        self._request_count += 1
+        request_id = f"{self._id_prefix}{self._request_count:06x}"
+        route = MODEL_ROUTES.get(cycle.raw_path) if cycle.method == "POST" else None
+        if route is None:
+            cycle.raw_path, cycle.query_string = normalize_target(cycle.raw_path, cycle.query_string)
+            route = match_route(cycle.method, cycle.raw_path)
+        if route.kind in ("open", "admin"):
+            return serve_admin_request(self.app_state, cycle, route=route, request_id=request_id)
+        return RequestHandler(self.app_state, cycle, route=route, request_id=request_id).handle()
 
 
 class RequestHandler:
@@ -166,26 +192,15 @@ class RequestHandler:
             raise ProxyError(503, "overloaded", "too many requests are in progress", retry_after_s=1)
         self._caller.acquire(self._started)
 
-    async def _relay_websocket(self) -> None:
-        from agentguard_server.proxy.requests.websocket import build_tunnel_request, relay_websocket
-
-        app_state, cycle = self._app_state, self._cycle
-        if self._caller.is_metered:
-            raise ProxyError(403, "not_metered", "a key with token limits or a budget cannot use WebSockets")
-        request_parser.require_forwardable(cycle)
-        request = build_tunnel_request(
-            request_parser.build_target(cycle)[len(BASE_PATH) :],
-            tuple(self._forwarded_headers),
-            cycle.query_string,
-            removes_keys=app_state.keyring is not None,
-        )
-        cycle.on_disconnect(self._on_disconnect)
-        await relay_websocket(app_state, cycle, self._writer, request)
-
     async def _process(self) -> None:
         app_state, cycle = self._app_state, self._cycle
         if cycle.is_websocket and self._route.kind == "through":
-            return await self._relay_websocket()
+            from agentguard_server.proxy.requests.websocket import relay_websocket
+
+            cycle.on_disconnect(self._on_disconnect)
+            return await relay_websocket(
+                app_state, cycle, self._writer, self._forwarded_headers, is_metered=self._caller.is_metered
+            )
         limits = app_state.settings.limits
         body = buffered_body(cycle, limits, self._proxy_headers.get(b"content-length"))
         if body is None:
@@ -204,7 +219,11 @@ class RequestHandler:
         self._request = request
         self._upstream_headers = request.headers
         if self._caller.is_metered:
-            self._usage_meter = self._create_usage_meter(request)
+            from agentguard_server.proxy.requests.usage_meter import UsageMeter
+
+            self._usage_meter = UsageMeter.for_request(
+                request, app_state.settings.prices, has_budget=self._caller.has_budget
+            )
         if (
             app_state.interceptor is not None
             or app_state.build_trace_headers is not None
@@ -213,8 +232,7 @@ class RequestHandler:
             if await self._prepare(request):
                 return None
             body = self._body if self._intercepted is None else self._intercepted.body or self._body
-        send = self._send_to_pool if self._usage_meter is None else self._send_metered
-        response = await send(request, body, request.stream)
+        response = await self._call_model(body, request.stream)
         if type(response) is not Response:
             return await self._stream_response(cast(StreamingResponse, response))
         if self._route.api == "responses":
@@ -238,19 +256,6 @@ class RequestHandler:
 
     def _on_disconnect(self) -> None:
         self.cancel("left")
-
-    def _create_usage_meter(self, request: ProxyRequest) -> UsageMeter:
-        """Return the meter of a request. Raises ProxyError with status 403 if its usage cannot be counted."""
-        from agentguard_server.proxy.requests.usage_meter import (
-            UsageMeter,
-            find_budget_price,
-            require_meterable,
-        )
-
-        require_meterable(request)
-        prices = self._app_state.settings.prices
-        price = find_budget_price(request, prices) if self._caller.has_budget else None
-        return UsageMeter(request.api, price, votes=request.quorum_size)
 
     async def _prepare(self, request: ProxyRequest) -> bool:
         """Apply guard and tracing to a request; return True if the response is already sent."""
@@ -337,39 +342,19 @@ class RequestHandler:
         finally:
             await answer.aclose()
 
-    async def _send_metered(
-        self, request: ProxyRequest, body: bytes, stream: bool
-    ) -> Response | StreamingResponse:
-        """Send a request and count the tokens of its response."""
-        meter = self._usage_meter
-        if meter is None or not request.api:
-            return await self._send_to_pool(request, body, stream)
-        from agentguard_server.proxy.requests.usage_meter import MeteredStream
+    def _call_model(self, body: bytes, stream: bool) -> Coroutine[Any, Any, Response | StreamingResponse]:
+        if self._usage_meter is None:
+            return self._send_to_pool(body, stream)
+        return self._usage_meter.send(self._send_to_pool, body, stream)
 
-        body, hides_usage = meter.prepare_body(body, stream=stream)
-        try:
-            response = await self._send_to_pool(request, body, stream)
-        except asyncio.CancelledError:  # the endpoint may have begun the response
-            meter.record(None, body)
-            raise
-        if isinstance(response, Response):
-            meter.record_response(body, response)
-            return response
-        return MeteredStream(response, meter, body, hides_usage=hides_usage)
-
-    def _send_to_pool(
-        self, request: ProxyRequest, body: bytes, stream: bool
-    ) -> Coroutine[Any, Any, Response | StreamingResponse]:
+    def _send_to_pool(self, body: bytes, stream: bool) -> Coroutine[Any, Any, Response | StreamingResponse]:
+        assert self._request is not None  # for mypy: it was parsed
         return self._app_state.pool.send(
             request_parser.to_backend_request(
-                request, headers=self._upstream_headers, body=body, stream=stream
+                self._request, headers=self._upstream_headers, body=body, stream=stream
             ),
             _NO_DEADLINE,
         )
-
-    async def _call_model(self, body: bytes, stream: bool) -> Response | StreamingResponse:
-        assert self._request is not None  # for mypy: the guard saw it
-        return await self._send_metered(self._request, body, stream)
 
     async def _send_upstream_error(self, error: ResilienceError) -> None:
         """Send the endpoint's error response unchanged, or else an error of the proxy."""

@@ -7,6 +7,7 @@ usage, for instance because the client disconnects, the meter estimates it from 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, Self
 
 import msgspec
@@ -17,7 +18,7 @@ from agentguard.model_api.sse import parse_event_fast, split_events
 from agentguard.trajectory.model import Usage
 from agentguard.trajectory.usage import parse_usage
 from agentguard_server.proxy.errors import ProxyError
-from agentguard_server.proxy.hooks import ProxyRequest
+from agentguard_server.proxy.hooks import ModelCaller, ProxyRequest
 
 _BYTES_PER_TOKEN: Final = 4
 """Estimate for text in English; other languages and code have fewer bytes per token."""
@@ -40,7 +41,7 @@ _FIELDS_DECODER: Final = msgspec.json.Decoder(_StreamFields)
 _RESPONSE_DECODER: Final = msgspec.json.Decoder(_ResponseFields)
 
 
-def require_meterable(request: ProxyRequest) -> None:
+def _require_meterable(request: ProxyRequest) -> None:
     """Raise ProxyError with status 403 for a request whose tokens no response reports to the proxy."""
     if request.api:
         if not request.idempotent:
@@ -55,7 +56,7 @@ def require_meterable(request: ProxyRequest) -> None:
         )
 
 
-def find_budget_price(request: ProxyRequest, prices: PriceTable) -> TokenPrice | None:
+def _find_budget_price(request: ProxyRequest, prices: PriceTable) -> TokenPrice | None:
     """Return the price of a request's model. Raises ProxyError with status 403 if the model has none."""
     price = find_price(prices, request.model)
     if price is None and request.api:
@@ -95,6 +96,13 @@ class UsageMeter:
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
         self.cost_usd = 0.0
 
+    @classmethod
+    def for_request(cls, request: ProxyRequest, prices: PriceTable, *, has_budget: bool) -> Self:
+        """Return the meter of a request. Raises ProxyError with status 403 if its usage cannot be counted."""
+        _require_meterable(request)
+        price = _find_budget_price(request, prices) if has_budget else None
+        return cls(request.api, price, votes=request.quorum_size)
+
     @property
     def usage(self) -> Usage:
         """Return the sum of all calls."""
@@ -105,7 +113,26 @@ class UsageMeter:
             cost_usd=self.cost_usd,
         )
 
-    def prepare_body(self, body: bytes, *, stream: bool) -> tuple[bytes, bool]:
+    async def send(self, call_model: ModelCaller, body: bytes, stream: bool) -> Response | StreamingResponse:
+        """Call the model and count the tokens of its response; a path without a model API has none.
+
+        Raises:
+            ResilienceError: the call failed.
+        """
+        if not self._api:
+            return await call_model(body, stream)
+        body, hides_usage = self._prepare_body(body, stream=stream)
+        try:
+            response = await call_model(body, stream)
+        except asyncio.CancelledError:  # the endpoint may have begun the response
+            self.record(None, body)
+            raise
+        if isinstance(response, Response):
+            self._record_response(body, response)
+            return response
+        return MeteredStream(response, self, body, hides_usage=hides_usage)
+
+    def _prepare_body(self, body: bytes, *, stream: bool) -> tuple[bytes, bool]:
         """Return the body that makes the endpoint report the usage, and whether it differs."""
         if not stream or self._api not in _APIS_WITH_OPTION:
             return body, False
@@ -118,8 +145,7 @@ class UsageMeter:
         options = given if isinstance(given, dict) else {}
         return msgspec.json.encode({**fields, "stream_options": {**options, "include_usage": True}}), True
 
-    def record_response(self, body: bytes, response: Response) -> None:
-        """Count a whole response."""
+    def _record_response(self, body: bytes, response: Response) -> None:
         try:
             reported = parse_usage(_RESPONSE_DECODER.decode(response.body).usage)
         except (msgspec.MsgspecError, RecursionError):

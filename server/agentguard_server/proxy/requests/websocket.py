@@ -11,8 +11,11 @@ from agentguard.backends.http.websocket_tunnel import WebSocketTunnel
 from agentguard.errors import BackendError
 from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy.errors import ProxyError
+from agentguard_server.proxy.http.headers import HeaderPairs
 from agentguard_server.proxy.http.request_cycle import RequestCycle
+from agentguard_server.proxy.requests import request_parser
 from agentguard_server.proxy.requests.response_writer import ResponseWriter
+from agentguard_server.proxy.routes import BASE_PATH
 from agentguard_server.proxy.state import AppState
 
 _HIGH_WATER_BYTES: Final = 262_144
@@ -20,7 +23,7 @@ _KEY_PROTOCOL: Final = "openai-insecure-api-key."
 _REQUIRED_VERSION: Final = b"13"
 
 
-def build_tunnel_request(
+def _build_tunnel_request(
     target: str, headers: Headers, query: bytes, *, removes_keys: bool
 ) -> BackendRequest:
     """Build the request for the pool.
@@ -63,13 +66,35 @@ def _remove_keys(headers: Headers) -> Headers:
 
 
 async def relay_websocket(
-    app_state: AppState, cycle: RequestCycle, writer: ResponseWriter, request: BackendRequest
+    app_state: AppState,
+    cycle: RequestCycle,
+    writer: ResponseWriter,
+    headers: HeaderPairs,
+    *,
+    is_metered: bool,
 ) -> None:
     """Send a request for a WebSocket to the endpoint, and relay until one side ends.
 
+    Args:
+        app_state: the worker's state.
+        cycle: request of the client.
+        writer: writer of the response.
+        headers: headers to forward.
+        is_metered: True if the client's key has token limits or a budget.
+
     Raises:
+        ProxyError: 400 or 405 if the request is not valid, 403 if the key is metered.
         ResilienceError: the endpoint did not switch.
     """
+    if is_metered:
+        raise ProxyError(403, "not_metered", "a key with token limits or a budget cannot use WebSockets")
+    request_parser.require_forwardable(cycle)
+    request = _build_tunnel_request(
+        request_parser.build_target(cycle)[len(BASE_PATH) :],
+        tuple(headers),
+        cycle.query_string,
+        removes_keys=app_state.keyring is not None,
+    )
     response = await app_state.pool.send(request, Deadline.never())
     if not isinstance(response, Response) or response.tunnel is None:
         raise BackendError("the endpoint did not switch to WebSocket", stage="sent")
