@@ -97,7 +97,7 @@ async def trace_request(folder: Path, body: dict[str, Any], answer: dict[str, An
     return Counter({file: count for file, count in paths.items() if not file.startswith(("tests", ".venv"))})
 
 
-@pytest.mark.parametrize(("offers_tools", "most_files", "most_calls"), [(False, 30, 150), (True, 82, 720)])
+@pytest.mark.parametrize(("offers_tools", "most_files", "most_calls"), [(False, 25, 145), (True, 60, 630)])
 def test_request_enters_few_files_and_functions(
     offers_tools: bool, most_files: int, most_calls: int, tmp_path: Path
 ) -> None:
