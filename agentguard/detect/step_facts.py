@@ -38,8 +38,8 @@ _MIN_TEXT_CHARS = 40
 class lazy_property(Generic[T]):
     """Property that is computed at its first use; the instance attribute then shadows this descriptor.
 
-    `functools.cached_property` takes a lock up to Python 3.11, which costs more than most of the facts. Only
-    one thread uses a view.
+    Up to Python 3.11, `functools.cached_property` takes a lock at the first use. Only one thread uses an
+    object with a `lazy_property`, and the lock costs more than most of the cached values.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
