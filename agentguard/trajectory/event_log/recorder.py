@@ -103,7 +103,7 @@ class EventLogState:
 
 
 class EventSink(Protocol):
-    """Destination of events: a file (`agentguard.trajectory.event_log.log_file.EventLog`) or the store (`agentguard.store.event_sink`)."""
+    """Destination of events: a file (`log_file.EventLog`) or the store (`agentguard.store.event_sink`)."""
 
     def append(self, event: dict[str, Any]) -> None:
         """Write one event; callers write events in the order of their occurrence."""
