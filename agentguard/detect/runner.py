@@ -118,7 +118,7 @@ def _parse_options(name: str, options: Mapping[str, Any] | bool) -> dict[str, An
 
 
 def _select_live_detectors(specs: DetectorSpecs | None) -> list[Detector | type[BaseDetector]]:
-    """Return the detectors of a live run; a class stands for a detector that its first step builds."""
+    """Return the detectors of a live run; an entry that is a class is built at its first step."""
     return [
         factory
         if not options and isinstance(factory, type) and issubclass(factory, BaseDetector)
