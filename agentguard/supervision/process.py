@@ -13,7 +13,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+if TYPE_CHECKING:
+    from agentguard.supervision.forked_process import ForkedProcess
 
 _PR_SET_PDEATHSIG: Final = 1
 _TAIL_BYTES: Final = 3_000
@@ -29,6 +32,7 @@ class ChildProcess:
         log: file to which the output and the errors are appended; None discards the output.
         stdin: first bytes of its standard input, which then stays open until `terminate`. None for an empty
             standard input; Linux then sends SIGTERM to the process when this process dies.
+        forked: process that the first call of `start` uses instead of the command.
     """
 
     def __init__(
@@ -38,11 +42,12 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
         stdin: bytes | None = None,
+        forked: ForkedProcess | None = None,
     ) -> None:
         self.command, self.log = list(command), log
         self._environment = None if environment is None else dict(environment)
-        self._stdin = stdin
-        self._process: subprocess.Popen[bytes] | None = None
+        self._stdin, self._forked = stdin, forked
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     @property
     def pid(self) -> int | None:
@@ -62,12 +67,19 @@ class ChildProcess:
     def start(self) -> None:
         """Start the process. Raises OSError if the program cannot be run."""
         self._close_stdin()
+        self._process, self._forked = self._forked or self._spawn(), None
+        if self._stdin is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.write(self._stdin)
+                self._process.stdin.flush()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
         with ExitStack() as files:
             log: int | BinaryIO = subprocess.DEVNULL
             if self.log is not None:
                 self.log.parent.mkdir(parents=True, exist_ok=True)
                 log = files.enter_context(self.log.open("ab"))
-            self._process = subprocess.Popen(  # noqa: S603  (the caller chooses the command)
+            return subprocess.Popen(  # noqa: S603  (the caller chooses the command)
                 self.command,
                 stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
                 stdout=log,
@@ -76,10 +88,6 @@ class ChildProcess:
                 start_new_session=True,
                 preexec_fn=_die_with_parent if self._stdin is None and sys.platform == "linux" else None,
             )
-        if self._stdin is not None and self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.write(self._stdin)
-                self._process.stdin.flush()
 
     def terminate(self) -> None:
         """Request the exit: close the standard input if it is open, otherwise send SIGTERM.

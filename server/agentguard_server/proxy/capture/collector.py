@@ -266,7 +266,7 @@ def _watch_parent(stop_event: asyncio.Event) -> None:
 
 def main() -> int:
     """Run the process; return its exit status."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker that started it ends it
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)

@@ -38,6 +38,7 @@ from agentguard_server.proxy.guard.guarded_request import parse_run_id
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 if TYPE_CHECKING:
+    from agentguard.supervision.forked_process import ForkedProcess
     from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 
 _RETRY_COUNT_HEADER: Final = b"x-stainless-retry-count"
@@ -60,6 +61,7 @@ class CaptureRecorder:
         socket_path_override: path of the collector's socket; by default it is derived from ``parent``.
         parent: process ID of the workers' parent, from which all workers derive the same path.
         run_name_suffix: suffix of the IDs of named runs that no guard records.
+        forked_collector: see `CollectorSupervisor`.
 
     Attributes:
         client: client of the collector.
@@ -79,12 +81,15 @@ class CaptureRecorder:
         socket_path_override: str | None = None,
         parent: int | None = None,
         run_name_suffix: str = "",
+        forked_collector: ForkedProcess | None = None,
     ) -> None:
         self.options = options
         where = socket_path_override or build_socket_path(parent)
         self.client = CollectorClient(where, max_queue_bytes=options.max_queue_bytes)
         self._supervisor = (
-            CollectorSupervisor(where, options, guard, run_name_suffix=run_name_suffix)
+            CollectorSupervisor(
+                where, options, guard, run_name_suffix=run_name_suffix, forked=forked_collector
+            )
             if worker == 0
             else None
         )
