@@ -14,9 +14,9 @@ from typing import Any, BinaryIO, Self
 
 from agentguard.errors import EventLogError, InputError
 from agentguard.trajectory.event_log.recorder import EventLogState, RunAssembler, build_events
-from agentguard.trajectory.formats._stream_reader import detect_content
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
+from agentguard.trajectory.formats.sdk import iter_values
 from agentguard.trajectory.model import Record
 from agentguard.trajectory.safe_json import dumps
 
@@ -104,12 +104,9 @@ def load_last_state(path: Path) -> EventLogState:
     """Return the state of the last run. Raises EventLogError if the run has ended or the log has no run."""
     assembler = RunAssembler()
     try:
-        with path.open("rb") as stream:
-            for item in detect_content(stream).items:
-                if item.error is None:
-                    assembler.apply(item.value)
-    except OSError as error:
-        raise EventLogError(f"cannot be opened: {error.strerror}", file=str(path)) from None
+        for item in iter_values(path):
+            if item.error is None:
+                assembler.apply(item.value)
     except InputError as error:
         raise EventLogError(error.reason, file=str(path), field=error.field) from None
     if assembler.state is None:

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._stream_reader import SourceContent, SourceItem, detect_content
+from agentguard.trajectory.formats._stream_reader import SourceContent, detect_content
+from agentguard.trajectory.formats.base import SourceItem
 
 
 def iter_values(path: Path) -> Iterator[SourceItem]:
     """Yield the values in a file: elements of an array, lines of JSON Lines, or one document.
 
-    Raises FormatError, with the file, if it cannot be read at all.
+    Raises:
+        FormatError: the file cannot be opened, or its content is neither JSON nor text; names the file.
     """
     try:
         with path.open("rb") as stream:

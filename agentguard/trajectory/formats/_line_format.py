@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from agentguard.errors import FormatError, InputError
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord, raise_unreadable
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord, raise_unreadable
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentguard.errors import FormatError
-from agentguard.trajectory.formats._stream_reader import SourceItem
+from agentguard.trajectory.formats.base import SourceItem
 from agentguard.trajectory.safe_json import normalize_json
 
 _BATCH_ROWS = 64

@@ -12,9 +12,10 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, TextIO
+from typing import BinaryIO, Literal, TextIO
 
 from agentguard.errors import FormatError
+from agentguard.trajectory.formats.base import SourceItem
 from agentguard.trajectory.safe_json import MAX_LOG_DEPTH, loads
 
 CHUNK_BYTES = 1 << 18
@@ -27,21 +28,6 @@ _OPEN, _CLOSE = b"[{", b"]}"
 _BINARY_MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
 _OPENING_LINES, _CLOSING_LINES = (b"{", b"["), (b"}", b"]")
 _INDENTS = (b" ", b"\t")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceItem:
-    """JSON value of a source, or the reason why it cannot be read; ``position`` counts from 0."""
-
-    position: int
-    value: Any = None
-    error: FormatError | None = None
-
-    def read(self) -> Any:
-        """Return the value. Raises the error of an unreadable one."""
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)

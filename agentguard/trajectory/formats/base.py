@@ -11,15 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from agentguard.errors import InputError
+from agentguard.errors import FormatError, InputError
 from agentguard.plugins import Registry
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record
 
-if TYPE_CHECKING:
-    from agentguard.trajectory.formats._stream_reader import SourceItem
+
+@dataclass(frozen=True, slots=True)
+class SourceItem:
+    """JSON value of a source, or the reason why it cannot be read; ``position`` counts from 0."""
+
+    position: int
+    value: Any = None
+    error: FormatError | None = None
+
+    def read(self) -> Any:
+        """Return the value. Raises the error of an unreadable one."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

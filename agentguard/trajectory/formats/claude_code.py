@@ -13,8 +13,7 @@ from typing import Any
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory.formats._claude_code_events import MESSAGE_TYPES, SILENT_TYPES, ClaudeCodeRun
 from agentguard.trajectory.formats._line_format import LineFormat
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record
 

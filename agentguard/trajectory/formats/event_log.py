@@ -8,8 +8,7 @@ from typing import Any
 from agentguard.errors import FormatError
 from agentguard.trajectory.event_log.recorder import EVENT_NAMES, RunAssembler, build_events
 from agentguard.trajectory.formats._line_format import LineFormat
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord
 from agentguard.trajectory.model import Annotation, Record
 from agentguard.trajectory.safe_json import MAX_LOG_DEPTH
 

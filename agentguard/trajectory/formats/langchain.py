@@ -21,8 +21,7 @@ from agentguard.trajectory.formats._langchain_messages import (
     normalize_langchain_message,
 )
 from agentguard.trajectory.formats._step_builder import count_unknown_parts
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Annotation, Branch, Record, Step, Trajectory
 

@@ -15,8 +15,7 @@ from agentguard.errors import InputError
 from agentguard.trajectory.formats._otel.message_search import decode_value
 from agentguard.trajectory.formats._otel.spans import SourceSpan
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.json_node import JsonNode, parse_timestamp
 from agentguard.trajectory.model import Annotation, Record, Usage

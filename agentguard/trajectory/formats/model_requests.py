@@ -31,8 +31,7 @@ from agentguard.trajectory.formats._model_exchange import (
     parse_response_body,
 )
 from agentguard.trajectory.formats._step_builder import add_unknown_parts, count_unknown_parts
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import Record, Step, Trajectory
 from agentguard.trajectory.usage import parse_usage

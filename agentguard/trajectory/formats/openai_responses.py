@@ -22,8 +22,7 @@ from agentguard.trajectory.formats._chat_messages import is_chat_message, parse_
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._responses_items import ResponseTurns
 from agentguard.trajectory.formats._step_builder import count_unknown_parts
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord, raise_unreadable
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord, raise_unreadable
 from agentguard.trajectory.json_node import JsonNode, wrap_nodes
 from agentguard.trajectory.model import Annotation, Record, Source, Step, ToolSpec, Trajectory
 

@@ -15,8 +15,7 @@ from agentguard.trajectory.formats._content_parts import flatten_text
 from agentguard.trajectory.formats._otel.message_search import decode_value
 from agentguard.trajectory.formats._otel.spans import ATTRIBUTE_NAMES, ATTRIBUTE_PREFIXES, SourceSpan
 from agentguard.trajectory.formats._otel.trace_collector import TraceCollector
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord
 from agentguard.trajectory.json_node import JsonNode, parse_timestamp
 from agentguard.trajectory.model import Record
 from agentguard.trajectory.usage import parse_usage

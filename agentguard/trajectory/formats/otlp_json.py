@@ -14,8 +14,7 @@ from typing import Any
 from agentguard.errors import FormatError
 from agentguard.trajectory.formats._otel.spans import SourceSpan
 from agentguard.trajectory.formats._otel.trace_collector import TraceCollector
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord
 from agentguard.trajectory.json_node import JsonNode, describe_type, parse_integer
 from agentguard.trajectory.model import Record
 

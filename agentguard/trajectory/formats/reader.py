@@ -14,13 +14,14 @@ from typing import Any, BinaryIO, TextIO, cast
 from agentguard.errors import FormatError, InputError
 from agentguard.trajectory.formats._content_description import describe_content
 from agentguard.trajectory.formats._parquet_reader import iter_parquet_rows
-from agentguard.trajectory.formats._stream_reader import SourceContent, SourceItem, detect_content
+from agentguard.trajectory.formats._stream_reader import SourceContent, detect_content
 from agentguard.trajectory.formats.base import (
     BinaryFormat,
     DeepFormat,
     FolderFormat,
     Format,
     SequenceFormat,
+    SourceItem,
     UnreadableRecord,
     formats,
     raise_unreadable,

@@ -9,6 +9,7 @@
 - `parse_usage` reads token counts and cost in any known spelling.
 - `parse_tool_specs` and `parse_arguments` parse tool definitions and arguments of calls.
 - `loads` parses JSON text inside a record.
+- `iter_values` and `read_document` read further files of a data set; the values are `SourceItem` objects.
 - `split_labels` separates label fields from the facts of a run; `infer_failed` reads the outcome from them.
 """
 
@@ -24,8 +25,10 @@ from agentguard.trajectory.formats._chat_messages import (
 )
 from agentguard.trajectory.formats._chat_writer import build_chat_messages, build_chat_tools
 from agentguard.trajectory.formats._content_parts import ContentResult, MessageContent, parse_content
+from agentguard.trajectory.formats._dataset_folder import iter_values, read_document
 from agentguard.trajectory.formats._label_fields import infer_failed, split_labels
 from agentguard.trajectory.formats._step_builder import StepBuilder
+from agentguard.trajectory.formats.base import SourceItem
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.safe_json import loads, parse_arguments
 from agentguard.trajectory.usage import parse_usage
@@ -35,12 +38,14 @@ __all__ = [
     "JsonNode",
     "MessageContent",
     "ParsedChat",
+    "SourceItem",
     "StepBuilder",
     "add_tool_results",
     "build_chat_messages",
     "build_chat_tools",
     "extract_content_text",
     "infer_failed",
+    "iter_values",
     "loads",
     "parse_arguments",
     "parse_chat",
@@ -48,5 +53,6 @@ __all__ = [
     "parse_content",
     "parse_tool_specs",
     "parse_usage",
+    "read_document",
     "split_labels",
 ]

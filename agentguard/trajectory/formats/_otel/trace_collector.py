@@ -18,8 +18,7 @@ from agentguard.trajectory.formats._otel.spans import (
     parse_span_usage,
 )
 from agentguard.trajectory.formats._otel.steps import SpanTrajectoryBuilder
-from agentguard.trajectory.formats._stream_reader import SourceItem
-from agentguard.trajectory.formats.base import UnreadableRecord
+from agentguard.trajectory.formats.base import SourceItem, UnreadableRecord
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Annotation, Branch, Observation, Record, Source, Step, Trajectory
 
