@@ -139,6 +139,12 @@ def format_repaired_call(changes: str) -> str:
     )
 
 
+def format_failed_undo(effects: Sequence[Effect]) -> str:
+    """Format the message to an agent after undo functions failed."""
+    names = ", ".join(effect.tool for effect in effects)
+    return f"[guard] The undo of these calls failed, so their effects remain: {names}."
+
+
 def format_repeated_read(tool: str) -> str:
     """Format the message to an agent after the retry of a call of a read-only tool."""
     return f"[guard] The first call of {tool} failed. It was repeated; the result is that of the second call."

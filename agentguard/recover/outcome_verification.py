@@ -123,12 +123,17 @@ def _is_turn_repeated(run: Trajectory, step: int, later_steps: Sequence[Step]) -
         for branch in run.branches
         if branch.fork_step == step
         for turn in branch.steps[:1]
-        if (signature := _compute_call_signature(turn))
+        if (signature := compute_call_signature(turn))
     ]
-    return any(_compute_call_signature(turn) in rejected for turn in later_steps)
+    return any(compute_call_signature(turn) in rejected for turn in later_steps)
 
 
-def _compute_call_signature(turn: Step) -> tuple[tuple[str, str], ...]:
+CallSignature = tuple[tuple[str, str], ...]
+"""Names and canonical arguments of the calls of a turn."""
+
+
+def compute_call_signature(turn: Step) -> CallSignature:
+    """Return the signature that turns with equal calls have in common; empty without calls."""
     return tuple((call.name, canonicalize_json(call.arguments)) for call in turn.tool_calls)
 
 

@@ -1,4 +1,4 @@
-"""Bounded queue of background jobs, e.g. the diagnosis of runs that have ended."""
+"""Bounded queue of background jobs, for example the diagnosis of runs that have ended."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ class BackgroundQueue:
                 job = self._jobs.popleft()
             try:
                 job()
-            except Exception as error:  # from a store, a judge or a plug-in; the next job runs without it
+            except Exception as error:  # a store, a judge or a plug-in may raise anything
                 self.failures.append(type(error).__name__)

@@ -24,7 +24,7 @@ _NEW_EFFECT_PATTERN = re.compile(
     r"(?:^|_)(?:charge|transfer|purchase|order|withdraw|debit|deposit|wire|pay|buy|refund|book|reserve|send"
     r"|reply|email|publish|schedule|register|create|exchange)(?:_|$)"
 )
-"""Names of undeclared tools whose second call has a second effect, such as another payment or message."""
+"""Names of undeclared tools whose second call has a second effect, for example another payment."""
 
 _NEGATIVE_PATTERN = re.compile(
     r"\b(?:no|not|none|nothing|never|cannot|unable|without|only|un(?:successful|available|confirmed|paid|sent)"
@@ -32,7 +32,7 @@ _NEGATIVE_PATTERN = re.compile(
     r"|pending|queued|waiting|retry|again|later|taken|full|closed|locked|busy|already|exists?|partial\w*"
     r"|skipped|false|null|insufficient|sorry)\b|n['\u2019]t\b"
 )
-"""Words of a result because of which an agent may call again although the call did not fail."""
+"""Words of a result after which an agent may repeat the call although it did not fail."""
 
 _MAX_RESULT_CHARS = 400
 
@@ -83,7 +83,7 @@ def build_duplicate_finding(turn: Step, call: ToolCall) -> Finding:
         codes=_DUPLICATE_CODES,
         probability=1.0,
         message=f"{turn.agent} calls {call.name} twice with the same arguments in one turn.",
-        correction=f"Call {call.name} once. If it must act twice, make the second call after you have seen "
+        correction=f"Call {call.name} once. If the task needs a second effect, make the second call after "
         "the result of the first one.",
     )
 
@@ -129,13 +129,13 @@ def build_repetition_finding(turn: Step, effect: Effect, *, is_final: bool) -> F
     Args:
         turn: the proposed turn.
         effect: effect of the earlier call.
-        is_final: whether the call will not run if the agent makes it again.
+        is_final: True if a repetition of the call will not run.
     """
-    again = (
-        "Go on without another one: it would not run."
+    correction = (
+        "Continue without this call: a repetition will not run."
         if is_final
-        else "If that call was enough, go on without another one. If the task needs another one, make the "
-        "call again."
+        else "If the earlier call is sufficient, continue without this one. If the task needs a second "
+        "effect, repeat the call."
     )
     earlier = format_effects((effect,))
     return Finding(
@@ -144,18 +144,18 @@ def build_repetition_finding(turn: Step, effect: Effect, *, is_final: bool) -> F
         codes=_REPETITION_CODES,
         probability=1.0,
         message=f"The same call was already made in this run, at step {effect.step}: {earlier}.",
-        correction=again,
+        correction=correction,
         data={"earlier_step": effect.step},
     )
 
 
 def requests_equal_calls(texts: Iterable[str], call: ToolCall, count: int) -> bool:
-    """Return whether a text of the user asks for ``count`` equal calls.
+    """Return whether a text of the user requests ``count`` equal calls.
 
-    The count precedes a plural whose singular is a word of the call ("two tickets", ``book_ticket``), or it
+    The number precedes a plural whose singular is a word of the call ("two tickets", ``book_ticket``), or it
     is a number of times in a sentence with a word of the tool's name ("charge the card twice", ``charge``).
-    A number that is an argument of the call counts nothing ("seat 2"). Nor does a count behind a negation or
-    a limit.
+    Two kinds of numbers are ignored: an argument of the call ("seat 2"), and a number after a negation or a
+    limit.
     """
     if any(value == count for value in (call.arguments or {}).values()):
         return False

@@ -1,4 +1,4 @@
-"""Gate before calls whose effects may be irreversible: a suspicion that is too weak elsewhere stops them."""
+"""Gate before calls whose effects may be irreversible: less probable findings stop them, too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentguard.detect.base import Finding, most_severe
-from agentguard.detect.step_facts import canonicalize_json
+from agentguard.recover.outcome_verification import CallSignature, compute_call_signature
 from agentguard.recover.plan import REPEATED_CALL_TRIGGER
 from agentguard.recover.recovery_policy import EFFECT_TRIGGER, MALFORMED_CALL_TRIGGER
 from agentguard.recover.tool_effects import EffectClass
@@ -23,13 +23,13 @@ from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Source, Step, ToolCall
 
 SCHEMA_DETECTOR = "schema_violation"
-"""Detector of arguments outside the JSON Schema of a tool."""
+"""Detector of arguments that violate the JSON Schema of a tool."""
 
 _MALFORMED_DETECTORS = frozenset({SCHEMA_DETECTOR, "unparsable_action"})
 """Detectors of calls that no tool can execute; a model usually corrects them."""
 
 _CERTAIN_DETECTORS = _MALFORMED_DETECTORS | {DUPLICATE_CALL_TRIGGER}
-"""Detectors whose findings are facts: arguments match a JSON Schema or not, and calls are equal or not."""
+"""Detectors whose findings are certain: arguments violate a JSON Schema, or calls are equal."""
 
 
 _APPROVAL_PATTERN = re.compile(
@@ -38,14 +38,6 @@ _APPROVAL_PATTERN = re.compile(
     re.IGNORECASE,
 )
 """The whole answer must match: "Yes, but only 10." is a new instruction."""
-
-TurnSignature = tuple[tuple[str, str], ...]
-"""Names and canonical arguments of the calls of a turn."""
-
-
-def compute_turn_signature(turn: Step) -> TurnSignature:
-    """Return the signature by which turns with equal calls are recognised."""
-    return tuple((call.name, canonicalize_json(call.arguments)) for call in turn.tool_calls)
 
 
 class TurnApprovals:
@@ -56,13 +48,13 @@ class TurnApprovals:
     """
 
     def __init__(self) -> None:
-        self._question: TurnSignature | None = None
-        self._approved: set[TurnSignature] = set()
-        self._denied: set[TurnSignature] = set()
+        self._question: CallSignature | None = None
+        self._approved: set[CallSignature] = set()
+        self._denied: set[CallSignature] = set()
 
     def record_question(self, turn: Step) -> None:
-        """Record that a person is asked about the calls of a turn."""
-        self._question = compute_turn_signature(turn) if turn.tool_calls else None
+        """Record a question to a person about the calls of a turn."""
+        self._question = compute_call_signature(turn) if turn.tool_calls else None
 
     def record_answer(self, answer: str) -> bool | None:
         """Return whether a person's answer approves the calls; None if no calls wait for an answer."""
@@ -74,17 +66,17 @@ class TurnApprovals:
         return is_approved
 
     def is_approved(self, turn: Step) -> bool:
-        """Return whether the calls of a turn may run whatever the guard finds."""
-        return bool(self._approved) and compute_turn_signature(turn) in self._approved
+        """Return whether a person has approved the calls of a turn, which then run despite findings."""
+        return bool(self._approved) and compute_call_signature(turn) in self._approved
 
     def is_denied(self, turn: Step) -> bool:
-        """Return whether a person has decided that the calls of a turn must not run."""
-        return bool(self._denied) and compute_turn_signature(turn) in self._denied
+        """Return whether a person has refused the calls of a turn."""
+        return bool(self._denied) and compute_call_signature(turn) in self._denied
 
     def record_commit(self, turn: Step) -> None:
         """Record that the calls of a turn have run."""
         if self._approved:
-            self._approved.discard(compute_turn_signature(turn))
+            self._approved.discard(compute_call_signature(turn))
 
 
 class GateDecision(NamedTuple):
@@ -97,22 +89,21 @@ class GateDecision(NamedTuple):
 class EffectGate:
     """Gate of one run.
 
-    - A finding from `SessionConfig.effect_threshold` on stops a call of an undeclared or destructive tool.
+    - A finding with a probability of at least `SessionConfig.effect_threshold` stops a call of an undeclared
+      or destructive tool.
     - Two equal calls of such a tool in one turn are such a finding. If the tool is declared destructive, or
-      has the name of an irreversible action, they run only if the agent insists on them and the user has
-      asked for their number; if a person can be asked, the person decides.
-    - If the agent proposes the same call again, the call of an undeclared tool runs. At most as many calls of
-      undeclared tools are stopped as the budget has hints, since each costs a model call.
+      has the name of an irreversible action, they run only if the agent proposes them again and the user has
+      requested their number. If a person can be asked, the person decides.
+    - If the agent proposes a stopped call of an undeclared tool again, the call runs. The hints of the budget
+      limit the number of stopped calls of undeclared tools, since each costs a model call.
     - The call of a tool that is declared destructive does not run: a person decides, or the run stops.
     - A call that repeats a successful call is stopped once. Its next repetition runs, unless the escalation
       policy ``"repeated_call"`` has another level that the integration can execute.
     """
 
     def __init__(self) -> None:
-        self._refused_turns: set[TurnSignature] = set()
+        self._refused_turns: set[CallSignature] = set()
         self._held_keys: set[str] = set()
-        self._approved_turns: set[TurnSignature] = set()
-        self._denied_turns: set[TurnSignature] = set()
 
     def decide(
         self, state: RunState, turn: Step, findings: Sequence[Finding], *, is_denied: bool = False
@@ -123,7 +114,7 @@ class EffectGate:
             state: state of the run.
             turn: the proposed turn.
             findings: findings on the turn.
-            is_denied: a person has decided that the calls must not run.
+            is_denied: True if a person has refused the calls.
         """
         tools = [call.name for call in turn.tool_calls if not state.is_unknown_tool(call.name)]
         if not any(map(state.ledger.may_destroy, tools)):
@@ -139,7 +130,7 @@ class EffectGate:
     def _find_trigger(
         self, state: RunState, turn: Step, findings: Sequence[Finding], tools: Sequence[str]
     ) -> Finding | None:
-        is_repeated = compute_turn_signature(turn) in self._refused_turns
+        is_repeated = compute_call_signature(turn) in self._refused_turns
         may_repeat = is_repeated and not state.capabilities.escalate
         duplicate = find_duplicate_call(turn, state.ledger)
         if duplicate is not None and may_repeat and _is_requested(state, turn, duplicate):
@@ -164,11 +155,11 @@ class EffectGate:
         if effect is None:
             return None
         levels = {one.name for one in state.config.planner.get_escalation(REPEATED_CALL_TRIGGER)}
-        asks = "escalate" in levels and state.capabilities.escalate
-        stops = "stop" in levels and state.capabilities.stop
-        if effect.key in self._held_keys and not (asks or stops or is_denied):
+        can_ask = "escalate" in levels and state.capabilities.escalate
+        can_stop = "stop" in levels and state.capabilities.stop
+        if effect.key in self._held_keys and not (can_ask or can_stop or is_denied):
             return None
-        finding = build_repetition_finding(turn, effect, is_final=stops and not asks)
+        finding = build_repetition_finding(turn, effect, is_final=can_stop and not can_ask)
         return GateDecision(finding, EFFECT_TRIGGER if is_denied else REPEATED_CALL_TRIGGER)
 
     def _has_used_hints(self, state: RunState) -> bool:
@@ -177,18 +168,18 @@ class EffectGate:
 
     def record_refusal(self, state: RunState, turn: Step, trigger: Finding) -> None:
         """Record that the calls of a turn were refused."""
-        self._refused_turns.add(compute_turn_signature(turn))
+        self._refused_turns.add(compute_call_signature(turn))
         if trigger.detector not in (DUPLICATE_CALL_TRIGGER, REPEATED_CALL_TRIGGER):
             return
         for call in turn.tool_calls:
             key = state.ledger.compute_key(call.name, call.arguments or {})
-            # A refused pair may run one by one. If one of the two has run, the other one is a repetition.
+            # The calls of a refused pair may run one by one. After the first one, the other is a repetition.
             if trigger.detector == REPEATED_CALL_TRIGGER or not state.ledger.has_call(key):
                 self._held_keys.add(key)
 
 
 def _is_requested(state: RunState, turn: Step, duplicate: ToolCall) -> bool:
-    """Return whether all calls of a turn are equal, and the user has asked for as many of them."""
+    """Return whether all calls of a turn are equal, and the user has requested their number."""
     keys = {state.ledger.compute_key(call.name, call.arguments or {}) for call in turn.tool_calls}
     if len(keys) > 1 or state.ledger.has_call(keys.pop()):
         return False

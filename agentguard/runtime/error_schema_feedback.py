@@ -1,11 +1,11 @@
-"""Feedback of recoveries to the error schemata: it updates the trust in schemata and adds new ones.
+"""Feedback of recoveries to the error schemata: trust in schemata, and new schemata.
 
 - When a recovery is planned, a schema that resembles a step supports the hypothesis for this step.
-- The outcome of the recovery is counted for the schema.
+- The outcome of the recovery updates the trust in the schema.
 - A confirmed recovery without a matching schema is distilled into a new schema. The new schema is
   quarantined, so that a single run does not influence other runs.
-- A schema contains no text of a run except what `agentguard.schemata.profiles.delexicalization` leaves of it.
-  Its correction is text of this project.
+- The text of a schema is delexicalized (`agentguard.schemata.profiles.delexicalization`). Its correction is
+  text of agentguard, not of a run.
 
 A run only queues a job when it ends. A background thread processes the queue and exits when it is empty.
 """
@@ -61,13 +61,13 @@ class SchemaFeedback:
 
     Args:
         source: cache of the schemata, or the database that has them.
-        allow_same_task: use schemata that come from the same task. An evaluation must set this to False.
+        allow_same_task: True to use schemata from runs of the same task. An evaluation must set it to False.
         clock: function that returns epoch seconds.
 
     Attributes:
         clock: function that returns epoch seconds.
-        next_look_at: time from which `prepare` has a store to look into; infinity if it is open.
-        queue: queue of the runs that have ended.
+        next_look_at: time of the next check for schemata by `prepare`; infinity if the database is open.
+        queue: jobs for runs that have ended.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SchemaFeedback:
             return self._tenants[tenant]
 
     def prepare(self) -> None:
-        """Look for schemata in the background, since no turn of an agent waits for the database."""
+        """Load the schemata in the background, since no turn of an agent waits for the database."""
         self.queue.put(self._has_schemata)
 
     def annotate_diagnosis(
@@ -133,7 +133,7 @@ class SchemaFeedback:
             run: the run so far.
             diagnosis: diagnosis of the run.
             findings: findings on the run.
-            rerank: also adjust the probabilities by the schemata and sort the hypotheses by them.
+            rerank: True to adjust the probabilities by the schemata and sort the hypotheses by them.
 
         Raises:
             AgentGuardError: the database cannot be used.
@@ -146,22 +146,24 @@ class SchemaFeedback:
     def annotate_live_diagnosis(
         self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
     ) -> Diagnosis:
-        """Annotate as `annotate_diagnosis` does, unless that would wait for the database."""
+        """Return the diagnosis of `annotate_diagnosis`; without a loaded cache, return it unchanged."""
         if not diagnosis.hypotheses or self._cache is None or not len(self._cache):
             return diagnosis
-        spoke = self._match_schemata(run, findings)
-        made = [_annotate_hypothesis(one, spoke.get(one.step), rerank=rerank) for one in diagnosis.hypotheses]
+        matches = self._match_schemata(run, findings)
+        hypotheses = [
+            _annotate_hypothesis(one, matches.get(one.step), rerank=rerank) for one in diagnosis.hypotheses
+        ]
         if rerank:
-            made.sort(key=lambda one: -one.probability)  # stable: equal probabilities keep their order
-        return replace(diagnosis, hypotheses=tuple(made))
+            hypotheses.sort(key=lambda one: -one.probability)  # stable: equal probabilities keep their order
+        return replace(diagnosis, hypotheses=tuple(hypotheses))
 
     def list_prompt_texts(self, run: Trajectory) -> tuple[str, ...]:
-        """Return the texts of the schemata that match steps of a run best, for the prompt of a judge."""
+        """Return the texts of the three schemata that match steps of a run best, for a judge's prompt."""
         scoped = self._select_tenant()
         try:
             if not scoped._has_schemata():
                 return ()
-        except AgentGuardError:  # the diagnosis reports it
+        except AgentGuardError:  # the diagnosis reports the error
             return ()
         matches = scoped._match_schemata(run, detect(run).findings).values()
         ranked = sorted(matches, key=lambda one: (-one[1], one[0].schema.id))
@@ -173,7 +175,7 @@ class SchemaFeedback:
         return self if tenant is None else self.for_tenant(tenant)
 
     def _has_schemata(self) -> bool:
-        """Return whether there are active schemata; open the database once it has some."""
+        """Return whether there are active schemata; open the database if it has schemata."""
         with self._cache_lock:
             if self._cache is None:
                 now = self.clock()
@@ -198,14 +200,14 @@ class SchemaFeedback:
             raise
 
     def _refresh(self, cache: SchemaCache) -> None:
-        """Read the changes of other processes in the background, at most once an interval."""
+        """Read the changes of other processes in the background, at most once per interval."""
         now = self.clock()
         if self._database is not None and now - self._last_exchange >= _REFRESH_INTERVAL_S:
             self._last_exchange = now
             self.queue.put(partial(cache.synchronize, lambda: None))
 
     def record_recovery(self, recovery: Recovery) -> None:
-        """Store a recovery of a live run; the method is an observer of a guard."""
+        """Record a recovery of a live run; the method is an observer of a guard."""
         with self._lock:
             self._open_recoveries.setdefault(recovery.run, {})[recovery.id] = recovery
 
@@ -246,9 +248,11 @@ class SchemaFeedback:
 
     def _collect_outcomes(self, job: _FeedbackJob) -> dict[str, RecoveryOutcome]:
         """Return the last outcome of each schema used in the run; count a schema once per run."""
-        said = {name: one.outcome for one in job.recoveries for name in one.schemata}
+        outcomes = {name: one.outcome for one in job.recoveries for name in one.schemata}
         new = {
-            name: outcome for name, outcome in said.items() if (job.run.id, name) not in self._counted_uses
+            name: outcome
+            for name, outcome in outcomes.items()
+            if (job.run.id, name) not in self._counted_uses
         }
         self._counted_uses.update(dict.fromkeys((job.run.id, name) for name in new))
         return {name: outcome for name, outcome in new.items() if self.cache.index.get(name) is not None}
@@ -258,46 +262,48 @@ class SchemaFeedback:
         from agentguard.schemata.distillation.distiller import EmbeddedDistiller, FailureLocation
         from agentguard.schemata.model import SchemaOrigin
 
-        made: dict[str, ErrorSchema] = {}
+        schemata: dict[str, ErrorSchema] = {}
         for one in job.recoveries:
-            teaches = one.outcome is RecoveryOutcome.CONFIRMED and one.plan.tier not in _EXCLUDED_TIERS
-            line = _reconstruct_branch(job.run, one) if teaches and not one.schemata else None
-            if line is None or len(made) >= _MAX_NEW_SCHEMATA:
+            is_suitable = one.outcome is RecoveryOutcome.CONFIRMED and one.plan.tier not in _EXCLUDED_TIERS
+            branch = _reconstruct_branch(job.run, one) if is_suitable and not one.schemata else None
+            if branch is None or len(schemata) >= _MAX_NEW_SCHEMATA:
                 continue
-            fault = FailureLocation(step=one.plan.step, codes=one.plan.codes, origin=SchemaOrigin.RECOVERED)
-            schema = EmbeddedDistiller().distill_step(line, detect(line).findings, fault)
+            location = FailureLocation(
+                step=one.plan.step, codes=one.plan.codes, origin=SchemaOrigin.RECOVERED
+            )
+            schema = EmbeddedDistiller().distill_step(branch, detect(branch).findings, location)
             if schema is not None:
-                made[schema.id] = replace(schema, confirmed=1)
-        return list(made.values())
+                schemata[schema.id] = replace(schema, confirmed=1)
+        return list(schemata.values())
 
     def _match_schemata(self, run: Trajectory, findings: Sequence[Finding]) -> dict[int, tuple[Match, float]]:
-        """Return the matching schema of each step with its weight in log-odds."""
+        """Return the matching schema and its weight in log-odds by the index of the step."""
         from agentguard.schemata.cache_policy import posterior_trust
         from agentguard.schemata.profiles.step_profile import profile_steps
 
-        portraits = profile_steps(run, findings)
-        aside = () if self.allow_same_task else (run.task,)
-        found = self.cache.index.search(portraits, _MAX_MATCHES, excluded_groups=aside)
+        profiles = profile_steps(run, findings)
+        excluded_groups = () if self.allow_same_task else (run.task,)
+        found = self.cache.index.search(profiles, _MAX_MATCHES, excluded_groups=excluded_groups)
         best = [
             max(each, key=lambda one: one.similarity * posterior_trust(one.schema), default=None)
             for each in found
         ]
-        likeness = [0.0 if one is None else one.similarity for one in best]
-        usual = sum(likeness) / len(likeness) if likeness else 0.0
-        spread = math.sqrt(sum((one - usual) ** 2 for one in likeness) / len(likeness)) if likeness else 0.0
-        said: dict[int, tuple[Match, float]] = {}
-        for portrait, match in zip(portraits, best, strict=True):
-            if match is None or portrait.step is None or not self._is_match(match):
+        similarities = [0.0 if one is None else one.similarity for one in best]
+        mean = sum(similarities) / max(1, len(similarities))
+        deviation = math.sqrt(sum((one - mean) ** 2 for one in similarities) / max(1, len(similarities)))
+        matches: dict[int, tuple[Match, float]] = {}
+        for profile, match in zip(profiles, best, strict=True):
+            if match is None or profile.step is None or not self._is_match(match):
                 continue
-            above = (match.similarity - usual) / spread if spread > 1e-9 else 0.0
-            if above >= 0:
-                said[portrait.step] = match, above * (2 * posterior_trust(match.schema) - 1)
-        return said
+            score = (match.similarity - mean) / deviation if deviation > 1e-9 else 0.0
+            if score >= 0:
+                matches[profile.step] = match, score * (2 * posterior_trust(match.schema) - 1)
+        return matches
 
     def _is_match(self, match: Match) -> bool:
         """Return whether the match is close enough to merge and the schema is not mostly refuted."""
-        near = 1 - match.similarity <= self.cache.policy.novelty_threshold
-        return near and match.schema.confirmed >= match.schema.refuted
+        is_close = 1 - match.similarity <= self.cache.policy.novelty_threshold
+        return is_close and match.schema.confirmed >= match.schema.refuted
 
 
 def _annotate_hypothesis(
@@ -317,7 +323,7 @@ def _annotate_hypothesis(
 
 
 def _reconstruct_branch(run: Trajectory, recovery: Recovery) -> Trajectory | None:
-    """Return the run as it was when a recovery was planned; None if its branch is incomplete."""
+    """Return the run at the time of the plan of a recovery; None if its branch is incomplete."""
     plan = recovery.plan
     if not plan.undone:
         steps = run.steps[: recovery.at_step]
@@ -326,19 +332,19 @@ def _reconstruct_branch(run: Trajectory, recovery: Recovery) -> Trajectory | Non
     for branch in run.branches:
         if branch.parent is None and branch.fork_step == back and branch.reason == plan.reason:
             steps = (*run.steps[:back], *branch.steps)
-            whole = len(run.steps) >= back and plan.step < len(steps)
-            return replace(run, steps=steps, branches=()) if whole else None
+            is_complete = len(run.steps) >= back and plan.step < len(steps)
+            return replace(run, steps=steps, branches=()) if is_complete else None
     return None
 
 
 def build_schema_feedback(
     source: str | Path | bool | SchemaFeedback | None, store: Store | None
 ) -> SchemaFeedback | None:
-    """Build the schema feedback of a guard; return None if schemata are not used.
+    """Return the schema feedback of a guard; None if the guard uses no schemata.
 
     Args:
-        source: schema file or database; True selects the guard's store, else the default store, else memory
-            if that does not exist; None selects the guard's store, if there is one.
+        source: file or database of schemata. True selects the guard's store, else the default store, else
+            memory. None selects the guard's store, if there is one. False selects nothing.
         store: the guard's store.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Components of a guard, and the session configuration that they make."""
+"""Components of a guard, and the session configuration built from them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def _build_diagnosis_queue() -> BackgroundQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardComponents:
-    """Components of a guard; `Guard.override` replaces some of them temporarily."""
+    """Components of a guard; `agentguard.guard.Guard` describes them.
+
+    `Guard.override` replaces some of them temporarily.
+    """
 
     detectors: Mapping[str, Mapping[str, Any]] | None
     localizer: Localizer
@@ -83,18 +86,22 @@ SAFETY_ESCALATIONS = {
     format_trigger(SafetyAction.ESCALATE): ("escalate", "stop"),
     format_trigger(SafetyAction.BLOCK): "stop",
 }
-"""Default escalation policies of the response safety actions; the recovery policy may replace them."""
+"""Default escalation policies of the actions of response safety; a recovery policy may replace them."""
 
 REPLACEABLE_COMPONENTS = frozenset(GuardComponents.__slots__) - {"diagnosis_queue", "session_config"}
 """Names of the components that an override may replace."""
 
 
 def attach_session_config(components: GuardComponents) -> GuardComponents:
-    """Return the components with their session configuration; a wrong escalation policy raises here."""
+    """Return the components with their session configuration.
+
+    Raises:
+        ConfigError: the recovery policy or the tool timeout is wrong.
+        UnknownPlugin: no strategy has the name of an escalation level.
+    """
     recover, specs, deadline = components.recover, components.detectors, components.detector_deadline_s
     if components.safety is not None:
         recover = replace(recover, escalations={**SAFETY_ESCALATIONS, **recover.escalations})
-
     if components.live_judge is not None and components.live_judge.is_single:
         recover = replace(
             recover,
@@ -104,34 +111,35 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
             },
         )
 
-    afterwards = _correct_localizer(components, components.localizer)
+    localizer = _recalibrate_localizer(components, components.localizer)
     immediate = components.localizer.immediate_localizer
     run_diagnosis = RunDiagnosis(
         detectors=specs,
         detector_deadline_s=deadline,
-        localizer=afterwards,
+        localizer=localizer,
         build_failure_localizer=partial(_build_failure_localizer, components),
         safety=components.safety if isinstance(components.safety, ResponseSafety) else None,
         acceptance=_find_declared_test(components.accept),
         annotate_diagnosis=None if components.schemata is None else components.schemata.annotate_diagnosis,
     )
-    store, observers, at_end = components.store, components.observers, components.run_observers
+    store, observers, run_observers = components.store, components.observers, components.run_observers
     if store is not None:
         observers = (*observers, lambda recovery: _discard_receipt(store.write(to_recovery_row(recovery))))
-        at_end = (
-            *at_end,
-            lambda run, found: _discard_receipt(store.write(*build_finding_rows(run.id, found))),
+        run_observers = (
+            *run_observers,
+            lambda run, findings: _discard_receipt(store.write(*build_finding_rows(run.id, findings))),
             _build_run_end_diagnosis(run_diagnosis, components.diagnosis_queue, store),
         )
-    learning = components.schemata
-    if learning is not None:
-        observers, at_end = (*observers, learning.record_recovery), (*at_end, learning.record_run_end)
-    rules = SessionConfig(
+    schemata = components.schemata
+    if schemata is not None:
+        observers = (*observers, schemata.record_recovery)
+        run_observers = (*run_observers, schemata.record_run_end)
+    session_config = SessionConfig(
         planner=recover.build_planner(),
         build_detector_runner=partial(IncrementalRunner.for_run, specs=specs, deadline_s=deadline),
-        localizer=afterwards
+        localizer=localizer
         if immediate is components.localizer
-        else _correct_localizer(components, immediate),
+        else _recalibrate_localizer(components, immediate),
         run_diagnosis=run_diagnosis,
         prices=components.prices,
         tool_timeout_s=_validate_tool_timeout(components.tool_timeout_s),
@@ -145,22 +153,22 @@ def attach_session_config(components: GuardComponents) -> GuardComponents:
         on_guard_error=recover.on_guard_error,
         redundancy=recover.redundancy,
         repair_function=components.repair,
-        annotate_diagnosis=None if learning is None else learning.annotate_live_diagnosis,
+        annotate_diagnosis=None if schemata is None else schemata.annotate_live_diagnosis,
         observers=observers,
-        run_end_observers=at_end,
+        run_end_observers=run_observers,
     )
-    return replace(components, session_config=rules)
+    return replace(components, session_config=session_config)
 
 
 def _build_run_end_diagnosis(diagnosis: RunDiagnosis, jobs: BackgroundQueue, store: Store) -> RunEndObserver:
-    """Build the observer that queues each run for a diagnosis, which is written to the store."""
+    """Return the observer that queues each run for a diagnosis, which is then written to the store."""
     store.register_producer(jobs)
 
     def diagnose(run: Trajectory) -> None:
         store.write(*build_diagnosis_rows(diagnosis.diagnose(run)))
 
     def enqueue(run: Trajectory, findings: Sequence[Finding]) -> None:
-        del findings  # the diagnosis also covers what the detectors find in the whole run
+        del findings  # the diagnosis runs the detectors again, over the whole run
         if run.steps:
             jobs.put(partial(diagnose, run))
 
@@ -168,7 +176,7 @@ def _build_run_end_diagnosis(diagnosis: RunDiagnosis, jobs: BackgroundQueue, sto
 
 
 def _build_acceptance(components: GuardComponents) -> AcceptanceEvaluator | None:
-    """Build the session's acceptance test; with a store, its verdicts are recorded there."""
+    """Return the acceptance test of sessions, if there is one; a store records its verdicts."""
     function = components.accept
     if function is not None and components.store is not None:
         from agentguard.recover.acceptance.acceptance_record import record_acceptance
@@ -178,7 +186,7 @@ def _build_acceptance(components: GuardComponents) -> AcceptanceEvaluator | None
 
 
 def _find_declared_test(function: AcceptanceFunction | None) -> AcceptanceTest | None:
-    """Return the function if it is declared rules, which a diagnosis may evaluate again."""
+    """Return the function if it is an `AcceptanceTest`, which a diagnosis may evaluate again."""
     if function is None:
         return None
     from agentguard.recover.acceptance.acceptance_test import AcceptanceTest
@@ -186,8 +194,8 @@ def _find_declared_test(function: AcceptanceFunction | None) -> AcceptanceTest |
     return function if isinstance(function, AcceptanceTest) else None
 
 
-def _correct_localizer(components: GuardComponents, localizer: Localizer) -> Localizer:
-    """Return the localizer; with a store, wrap it to recalibrate by the stored feedback on diagnoses."""
+def _recalibrate_localizer(components: GuardComponents, localizer: Localizer) -> Localizer:
+    """Return the localizer; with a store, the feedback on diagnoses in the store recalibrates it."""
     if components.store is None:
         return localizer
     from agentguard.localize.recalibration import RecalibratedLocalizer
@@ -202,26 +210,34 @@ def _build_failure_localizer(components: GuardComponents) -> Localizer:
     localizer = components.localizer
     if isinstance(localizer, EmbeddedLocalizer):
         localizer = localizer.assume_failure()
-    return _correct_localizer(components, localizer)
+    return _recalibrate_localizer(components, localizer)
 
 
 def _discard_receipt(receipt: object) -> None:
-    """Ignore the receipt of a background write: the run does not wait for it, the store counts losses."""
+    """Ignore the receipt of a background write: the run does not wait, and the store counts lost rows."""
 
 
 DetectorOptions = Mapping[str, Mapping[str, Any] | None]
 
 
 def build_localizer(name: str, options: Mapping[str, Any]) -> Localizer:
-    """Build a localizer that needs no training. Raises ConfigError or UnknownPlugin."""
-    made = get_localizer_registry().get(name)(**options)
-    if not isinstance(made, SimpleLocalizer):
-        raise ConfigError(f"localizer {name!r} needs training: fit it first, or name another")
-    return adapt_localizer(made)
+    """Return a localizer.
+
+    Raises:
+        ConfigError: the localizer needs training, or an option is wrong.
+        UnknownPlugin: no localizer has that name.
+    """
+    localizer = get_localizer_registry().get(name)(**options)
+    if not isinstance(localizer, SimpleLocalizer):
+        raise ConfigError(f"localizer {name!r} needs training: pass a trained object, or set another one")
+    return adapt_localizer(localizer)
 
 
 def resolve_localizer(localizer: str | Localizer | SimpleLocalizer, options: Mapping[str, Any]) -> Localizer:
-    """Return a localizer that is given by its name and options, or as an object."""
+    """Return a complete localizer from a name and options, or from an object.
+
+    Raises the errors of `build_localizer`.
+    """
     return build_localizer(localizer, options) if isinstance(localizer, str) else adapt_localizer(localizer)
 
 
@@ -235,7 +251,11 @@ def build_tool_effect(
     reconcile: Reconcile | None = None,
     timeout_s: float | None = None,
 ) -> ToolEffect:
-    """Build the declaration of a tool's effect. Raises ConfigError on an unknown effect or bad timeout."""
+    """Return the declaration of a tool's effect; the arguments are the attributes of `ToolEffect`.
+
+    Raises:
+        ConfigError: there is no effect class with that name, or the timeout is not a positive number.
+    """
     if effect not in set(EffectClass):
         raise ConfigError(f"tool: effect is {effect!r}, expected one of {', '.join(EffectClass)}")
     return ToolEffect(
@@ -250,22 +270,29 @@ def build_tool_effect(
 
 
 def _validate_tool_timeout(timeout_s: float | None) -> float | None:
-    """Return the timeout of tools. Raises ConfigError unless it is positive and finite, or None."""
+    """Return the timeout of tools. Raises ConfigError unless it is None, or positive and finite."""
     if timeout_s is not None and not 0 < timeout_s < inf:
         raise ConfigError(f"tool timeout: {timeout_s!r} is not a positive number of seconds")
     return timeout_s
 
 
 def validate_detectors(detector_options: DetectorOptions | None) -> dict[str, Mapping[str, Any]] | None:
-    """Return the detectors with their options; build each one once, so that a wrong option raises here."""
+    """Return the detectors with their options; None for all detectors with their defaults.
+
+    Each detector is built once as a check of its options.
+
+    Raises:
+        ConfigError: an option is wrong.
+        UnknownPlugin: no detector has a given name.
+    """
     if detector_options is None:
         return None
-    held = {name: dict(options or {}) for name, options in detector_options.items()}
-    for name, options in held.items():
+    validated = {name: dict(options or {}) for name, options in detector_options.items()}
+    for name, options in validated.items():
         try:
             detectors().get(name)(**options)
         except AgentGuardError:
             raise
         except TypeError as error:
             raise ConfigError(f"detector {name!r}: {error}") from None
-    return cast("dict[str, Mapping[str, Any]]", held)
+    return cast("dict[str, Mapping[str, Any]]", validated)

@@ -1,4 +1,4 @@
-"""Integrations by name; a guard builds them without importing any framework itself."""
+"""Registry of integrations, and the methods of a guard that build them; frameworks are imported on demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IntegrationMethods:
     """Methods of a guard that build its integrations."""
 
     def run(self, task: str, **options: Any) -> Any:
-        """Guard a custom agent loop; see `agentguard.integrations.loop.run.LoopRun`."""
+        """Return the guarded run of a custom agent loop; see `agentguard.integrations.loop.run.LoopRun`."""
         return self.integrate("loop", task, **options)
 
     def langchain(self, **options: Any) -> Any:
@@ -51,7 +51,7 @@ class IntegrationMethods:
         return self.integrate("langchain", **options)
 
     def langgraph(self, graph: Any, **options: Any) -> Any:
-        """Guard the runs of a compiled graph; see `agentguard.integrations.langgraph.graph.GuardedGraph`."""
+        """Return a guarded compiled graph; see `agentguard.integrations.langgraph.graph.GuardedGraph`."""
         return self.integrate("langgraph", graph, **options)
 
     def langgraph_tools(self, tools: Sequence[Any], **options: Any) -> Any:
@@ -104,7 +104,11 @@ class IntegrationMethods:
         return self.integrate("openai_agents")
 
     def integrate(self, framework: str, *args: Any, **options: Any) -> Any:
-        """Build the integration of a framework for this guard.
+        """Return the integration of a framework for this guard.
+
+        Args:
+            framework: name of the integration in the registry.
+            args, options: arguments of the integration after the guard.
 
         Raises:
             UnknownPlugin: there is no integration with that name.

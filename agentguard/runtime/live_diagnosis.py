@@ -1,4 +1,4 @@
-"""Diagnosis of a live run, findings and localizer results as ranked hypotheses, and the plan for it."""
+"""Diagnosis of a live run: ranked hypotheses from findings and the localizer, and the recovery plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ from agentguard.verdict import Verdict
 
 
 def build_refusal_finding(reason: str, steps: int) -> Finding:
-    """Build the finding for an acceptance test that refused a run of ``steps`` steps."""
+    """Return the finding for a refusal by the acceptance test.
+
+    Args:
+        reason: reason of the refusal.
+        steps: number of steps of the run.
+    """
     return Finding(
         detector=ACCEPTANCE_TRIGGER,
         step=max(0, steps - 1),
@@ -50,10 +55,10 @@ def to_hypothesis(finding: Finding, agent: str) -> Hypothesis:
 
 
 def explain_candidate(trigger: Finding, hypothesis: Hypothesis) -> Hypothesis:
-    """Give a hypothesis the reason of the trigger, which is the failure that the agent and its user see.
+    """Return a hypothesis whose reason is the failure that the agent sees.
 
-    The reason of a hypothesis without evidence is a remark on the ranking, so the trigger's reason and
-    correction replace it. The reason of the acceptance test precedes any other reason.
+    The reason of a hypothesis without evidence and codes describes only its rank, so the message of the
+    trigger replaces it. The reason of the acceptance test precedes any other reason.
     """
     if hypothesis.reason == trigger.message:
         return hypothesis
@@ -70,9 +75,10 @@ def explain_candidate(trigger: Finding, hypothesis: Hypothesis) -> Hypothesis:
 def rank_candidates(
     trigger: Finding, ranked: Sequence[Hypothesis], past_recoveries: Sequence[Recovery], steps: Sequence[Step]
 ) -> tuple[Hypothesis, ...]:
-    """Rank the candidates for the root cause of a failure in a live run, in the order in which to try them.
+    """Return the candidates for the root cause of a failure in a live run, in the order of the attempts.
 
-    - The step of a finding comes first. If rollbacks near it did not help, an earlier step comes second.
+    - The step of a finding comes first. If rollbacks near it were ineffective, an earlier step
+      comes second.
     - A refusal by the acceptance test has no step. The most likely step within the rollback horizon comes
       first.
 
@@ -82,14 +88,11 @@ def rank_candidates(
         past_recoveries: recoveries so far.
         steps: steps of the current branch, not empty.
     """
-    own, count, first = (
-        to_hypothesis(trigger, steps[trigger.step].agent),
-        len(steps),
-        find_first_agent_step(steps),
-    )
+    own = to_hypothesis(trigger, steps[trigger.step].agent)
+    count, first_agent_step = len(steps), find_first_agent_step(steps)
     refused = trigger.detector == ACCEPTANCE_TRIGGER
     nearest = min(MIN_HORIZON, count) if refused else count - own.step
-    back = rollback_horizon(past_recoveries, count, min_horizon=nearest, first_agent_step=first)
+    back = rollback_horizon(past_recoveries, count, min_horizon=nearest, first_agent_step=first_agent_step)
     chosen = select_rollback_step(ranked, own, steps, back) if refused or back > nearest else own
     others = [one for one in ranked if one.step != chosen.step]
     if not refused:

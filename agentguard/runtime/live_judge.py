@@ -29,7 +29,7 @@ from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 LIVE_JUDGE_TRIGGER: Final = "judge"
-"""Detector name of the findings; an escalation policy may be configured under it."""
+"""Detector name of the findings, and name of their escalation policy."""
 
 OUTCOME_MODEL_TRIGGER: Final = "outcome_model"
 """Detector name of the findings of the embedded outcome model."""
@@ -38,8 +38,8 @@ STEP_MODEL_TRIGGER: Final = "step_model"
 """Detector name of the findings of the embedded step model."""
 
 _MESSAGES: Final = {
-    OUTCOME_MODEL_TRIGGER: "runs that look like this one so far mostly failed",
-    STEP_MODEL_TRIGGER: "this step looks like the mistakes of runs that failed",
+    OUTCOME_MODEL_TRIGGER: "most runs with similar steps have failed",
+    STEP_MODEL_TRIGGER: "this step resembles mistakes in failed runs",
 }
 
 SINGLE_JUDGE_ESCALATION: Final = "hint"
@@ -56,8 +56,8 @@ class LiveJudgeOptions:
 
     Attributes:
         threshold: probability from which an answer becomes a finding that starts a recovery.
-        step_threshold: probability that a step is the root cause, from which it becomes a finding; None does
-            not ask for it. It is the probability of the answer times that of the step if the answer is yes.
+        step_threshold: probability from which the most likely root cause becomes a finding; None for no such
+            finding. It is the probability of a failure times that of the step in a failed run.
         max_pending: waiting questions of all runs; a further one replaces the oldest.
         max_tokens: prompt and completion tokens for one run.
         max_cost_usd: cost for one run in US dollars, of a judge with a price; None for no limit.
@@ -81,11 +81,11 @@ class LiveJudge:
         judge: the judge.
         second_judge: another judge that must agree.
         options: limits.
-        question: question about the run so far; a probable yes is a finding on its last step.
+        question: yes-or-no question about the run so far; a probable yes is a finding on its last step.
         trigger: detector name of the findings.
 
     Raises:
-        ConfigError: calls with effects are held for a single judge.
+        ConfigError: ``hold_effects`` is set without a second judge.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class LiveJudge:
         self.is_single = second_judge is None
         self.options = options or LiveJudgeOptions()
         if self.options.hold_effects and self.is_single:
-            raise ConfigError("judge.live.hold_effects needs two judges that agree: give judge.second")
+            raise ConfigError("judge.live.hold_effects needs two judges: set judge.second")
         self.queue = BackgroundQueue("agentguard-live-judge", max_jobs=self.options.max_pending)
 
     @property
@@ -111,7 +111,7 @@ class LiveJudge:
         return (self.trigger,) if self.options.step_threshold is None else (self.trigger, STEP_MODEL_TRIGGER)
 
     def open_run(self, recorder: RunRecorder) -> LiveRun:
-        """Return the classification of one run's steps."""
+        """Return the classification of the steps of one run."""
         return LiveRun(self, recorder)
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class LiveRun:
         return self._live_judge.options.hold_effects and self._has_budget()
 
     def classify_proposal(self, run: Trajectory, turn: Step) -> Finding | None:
-        """Ask about a turn whose tools have not run; return None without a finding within ``hold_s``.
+        """Return the finding on a turn whose tools have not run; None if there is no finding in ``hold_s``.
 
         Args:
             run: the run so far.
@@ -180,14 +180,14 @@ class LiveRun:
             finally:
                 is_answered.set()
 
-        # In the queue, the agent would also wait for the questions of other runs.
+        # The queue also has the questions of other runs, for which the agent must not wait.
         threading.Thread(target=ask, name="agentguard-held-call", daemon=True).start()
         is_answered.wait(self._live_judge.options.hold_s)
         return answers[0] if answers else None
 
     @property
     def has_findings(self) -> bool:
-        """Return whether there is an answer that no boundary has handled."""
+        """Return whether there are findings that no boundary has taken."""
         return bool(self._findings)
 
     def _has_budget(self) -> bool:
@@ -207,7 +207,7 @@ class LiveRun:
             self._findings.append((run.steps[finding.step], finding))
 
     def _ask(self, run: Trajectory, step: Step) -> Finding | None:
-        """Ask about a run; a finding on its faulty step precedes one on its last step."""
+        """Return the finding on the most likely root cause of a run, or else on its last step."""
         probability = self._session.ask_yes_no(run, self._live_judge.question)
         if probability is None:
             return None
@@ -217,15 +217,15 @@ class LiveRun:
         return _build_finding(step, probability, self._live_judge.trigger)
 
     def _find_faulty_step(self, run: Trajectory, failure_probability: float) -> Finding | None:
-        """Return the finding on the likeliest root cause, once a step."""
+        """Return the finding on the most likely root cause, unless that step has already had one."""
         threshold = self._live_judge.options.step_threshold
         if threshold is None or failure_probability < threshold:
             return None
-        shares = self._session.ask_choice(run, build_root_cause_question(run))
-        if not shares:
+        probabilities = self._session.ask_choice(run, build_root_cause_question(run))
+        if not probabilities:
             return None
-        likeliest = max(shares, key=lambda option: shares[option])
-        step, probability = run.steps[int(likeliest)], failure_probability * shares[likeliest]
+        likeliest = max(probabilities, key=lambda option: probabilities[option])
+        step, probability = run.steps[int(likeliest)], failure_probability * probabilities[likeliest]
         if probability < threshold or any(one is step for one in self._reported_steps):
             return None
         self._reported_steps.append(step)

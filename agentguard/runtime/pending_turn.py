@@ -1,6 +1,6 @@
-"""Evaluation of a turn before its tools run: the guard accepts, rejects or repairs it, or starts a vote.
+"""Evaluation of a turn before its tools run: acceptance, rejection, repair, or a vote.
 
-This is a part of `agentguard.runtime.session.Session`. The session holds its lock around each call.
+The module is a part of `agentguard.runtime.session.Session`. The session holds its lock around each call.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from agentguard.runtime.turn_vote import (
 from agentguard.trajectory.model import Source, Step
 
 _DISAGREEMENT_CORRECTION = (
-    "Independent answers to this step did not agree. Check each argument against what was asked and what was "
-    "observed; if something is not known, find it out before you act."
+    "Independent answers to this step did not agree. Check each argument against the task and the earlier "
+    "results. If a value is not known, look it up before you act."
 )
 
 
@@ -78,7 +78,7 @@ class PendingTurn:
         return self._start_redundancy_vote(state, turn, found)
 
     def refuse(self, state: RunState, turn: Step, trigger: Finding) -> RecoveryPlan | None:
-        """Plan a response that keeps the calls of an accepted turn from running; None for approved calls."""
+        """Plan a response that prevents the calls of an accepted turn; None for approved calls."""
         if self.approvals.is_approved(turn):
             return None
         state.findings.append(trigger)
@@ -88,25 +88,25 @@ class PendingTurn:
         self, state: RunState, plan: RecoveryPlan, candidates: Sequence[Step | None]
     ) -> VoteResult:
         """Implement `Session.count_votes`."""
-        held = self._open_vote
-        if held is None or held.plan is not plan:
-            raise RecoveryError("elect: this plan has no open election; propose the turn first")
-        for one in candidates[len(held.candidates) :]:
-            held.candidates.append(evaluate_candidate(state, one, held.trigger, held.plan))
-        tally = count_votes(held.candidates, held.sample)
+        vote = self._open_vote
+        if vote is None or vote.plan is not plan:
+            raise RecoveryError("count_votes: the plan has no open vote; propose the turn first")
+        for one in candidates[len(vote.candidates) :]:
+            vote.candidates.append(evaluate_candidate(state, one, vote.trigger, vote.plan))
+        tally = count_votes(vote.candidates, vote.sample)
         if tally.additional_candidates:
-            begin = len(held.candidates) - 1
+            begin = len(vote.candidates) - 1
             return VoteResult(
-                variants=held.sample.build_variants()[begin : begin + tally.additional_candidates]
+                variants=vote.sample.build_variants()[begin : begin + tally.additional_candidates]
             )
         self._open_vote = None
-        record_vote(state, held, tally)
+        record_vote(state, vote, tally)
         if tally.winner is None:
-            return self._resolve_undecided(state, held, tally, candidates)
-        return self._accept_candidate(held, tally, tally.winner, candidates[tally.winner])
+            return self._resolve_undecided(state, vote, tally, candidates)
+        return self._accept_candidate(vote, tally, tally.winner, candidates[tally.winner])
 
     def schedule_vote(self, plan: RecoveryPlan, trigger: Finding) -> None:
-        """Schedule a vote on the next turn, which replaces a turn that was rolled back."""
+        """Schedule a vote on the next turn, after a rollback."""
         self._scheduled_vote = (plan, trigger)
 
     def take_annotations(self, turn: Step) -> dict[str, Any]:
@@ -117,10 +117,10 @@ class PendingTurn:
         if turn.source is not Source.AGENT:
             return {}
         self.approvals.record_commit(turn)
-        marks, self._annotations = self._annotations, {}
+        annotations, self._annotations = self._annotations, {}
         self._unsent_messages += self._repair_messages
         self._repair_messages, self._expected_signature = [], ()
-        return marks
+        return annotations
 
     def queue_message(self, text: str) -> None:
         """Queue a message to the agent for the next boundary."""
@@ -131,17 +131,17 @@ class PendingTurn:
 
         Drop the messages if the plan rolls back steps.
         """
-        news, self._unsent_messages = self._unsent_messages, []
-        if not news or (plan is not None and plan.undone):  # the rollback also discards the repaired steps
+        texts, self._unsent_messages = self._unsent_messages, []
+        if not texts or (plan is not None and plan.undone):  # the rollback also discards the repaired steps
             return plan
-        tells = tuple(SendMessage(text=text) for text in news)
-        state.queue_messages(news)
+        messages = tuple(SendMessage(text=text) for text in texts)
+        state.queue_messages(texts)
         if plan is not None:
-            return replace(plan, actions=(*tells, *plan.actions))
+            return replace(plan, actions=(*messages, *plan.actions))
         step = max(0, len(state) - 1)
-        reason = "the agent learns what was repaired"
+        reason = "message to the agent about a repair"
         return RecoveryPlan(
-            strategy="roll_forward", tier=RecoveryTier.REPAIR, actions=tells, step=step, reason=reason
+            strategy="roll_forward", tier=RecoveryTier.REPAIR, actions=messages, step=step, reason=reason
         )
 
     def _reset_annotations(self) -> None:
@@ -150,10 +150,10 @@ class PendingTurn:
     def _repair_below_threshold(
         self, state: RunState, turn: Step, findings: Sequence[Finding]
     ) -> RecoveryPlan | None:
-        """Plan a response below the policy's threshold, if an escalation level permits that."""
+        """Plan a response to a finding below the policy's threshold, if an escalation level permits that."""
         planner = state.config.planner
-        mild = [one for one in findings if planner.get_min_confidence(one.detector) <= one.probability]
-        trigger = max(mild, key=lambda one: one.probability, default=None)
+        eligible = [one for one in findings if planner.get_min_confidence(one.detector) <= one.probability]
+        trigger = max(eligible, key=lambda one: one.probability, default=None)
         return (
             None
             if trigger is None
@@ -161,7 +161,7 @@ class PendingTurn:
         )
 
     def _refuse_effect(self, state: RunState, turn: Step, findings: Sequence[Finding]) -> RecoveryPlan | None:
-        """Plan a response that keeps the calls from running, if the effect gate refuses them."""
+        """Plan a response that prevents the calls, if the effect gate refuses them."""
         is_denied = self.approvals.is_denied(turn)
         decision = self._effect_gate.decide(state, turn, findings, is_denied=is_denied)
         if decision is None:
@@ -176,16 +176,16 @@ class PendingTurn:
         self, state: RunState, turn: Step, findings: Sequence[Finding]
     ) -> RecoveryPlan | None:
         """Start a vote if selective redundancy covers the turn, although no finding triggers a recovery."""
-        protect = state.config.redundancy
-        if protect is None or not state.capabilities.sample:
+        redundancy = state.config.redundancy
+        if redundancy is None or not state.capabilities.sample:
             return None
-        doubt = max([self.uncertainty, *(one.probability for one in findings)])
-        if protect.ask_localizer:
-            doubt = max(doubt, state.run_safely(_estimate_failure, state, turn) or 0.0)
-        why = protect.explain(turn, state.ledger, doubt)
-        if why is None:
+        uncertainty = max([self.uncertainty, *(one.probability for one in findings)])
+        if redundancy.ask_localizer:
+            uncertainty = max(uncertainty, state.run_safely(_estimate_failure, state, turn) or 0.0)
+        reason = redundancy.explain(turn, state.ledger, uncertainty)
+        if reason is None:
             return None
-        trigger = build_redundancy_finding(turn, why)
+        trigger = build_redundancy_finding(turn, reason)
         plan = state.run_safely(_build_plan, state, turn, trigger)
         sample = find_sample(plan)
         if plan is None or sample is None:
@@ -193,7 +193,7 @@ class PendingTurn:
             return None
         first = evaluate_candidate(state, turn, trigger, plan)
         if count_votes([first], sample).winner == 0:
-            return None  # the acceptance test of a recovery block accepted the primary: no vote is needed
+            return None  # the acceptance test of a recovery block accepted the primary
         return self._start_vote(state, turn, plan, trigger, first)
 
     def _plan_response(
@@ -205,7 +205,7 @@ class PendingTurn:
         trigger_probability: float | None = None,
         escalation: str | None = None,
     ) -> RecoveryPlan | None:
-        """Return the plan that answers a finding on a turn; None if it must wait until the tools have run."""
+        """Return the plan for a finding on a turn; None if no plan applies before the tools run."""
         plan = state.run_safely(_build_plan, state, turn, trigger, trigger_probability, escalation)
         if plan is None:
             return None
@@ -232,8 +232,7 @@ class PendingTurn:
         repairs = [action for action in plan.actions if isinstance(action, Repair)]
         state.account.spend(**compute_plan_cost(plan))
         state.record_recovery(plan, trigger.detector, discarded_steps=())
-        new = apply_repairs(turn, repairs)
-        self._expected_signature = _compute_signature(new)
+        self._expected_signature = _compute_signature(apply_repairs(turn, repairs))
         self._annotations.setdefault("repaired", []).extend(describe_repair(turn, one) for one in repairs)
         self._repair_messages += [action.text for action in plan.actions if isinstance(action, SendMessage)]
         return plan
@@ -265,14 +264,14 @@ class PendingTurn:
     def _start_scheduled_vote(
         self, state: RunState, turn: Step, plan: RecoveryPlan, trigger: Finding
     ) -> RecoveryPlan | None:
-        """Start the vote on a turn that replaces one that was rolled back."""
+        """Start the vote on the turn after a rollback; None if the budget does not permit it."""
         sample = find_sample(plan)
         if sample is None or state.account.find_exceeded_limit(samples=sample.n - 1) is not None:
             self.skipped_votes += 1
             return None
         tier = RecoveryTier.SUBSTITUTE if sample.models else RecoveryTier.REJECT
-        anew = replace(plan, tier=tier, actions=(sample,), step=turn.index, undone=0)
-        return self._start_vote(state, turn, anew, replace(trigger, step=turn.index))
+        vote_plan = replace(plan, tier=tier, actions=(sample,), step=turn.index, undone=0)
+        return self._start_vote(state, turn, vote_plan, replace(trigger, step=turn.index))
 
     def _accept_candidate(
         self, vote: OpenVote, tally: VoteTally, candidate_index: int, original: Step | None
@@ -291,8 +290,8 @@ class PendingTurn:
         }
         if original is not None and (changes := diff_calls(original, turn)):
             self._annotations.setdefault("repaired", []).extend(changes)
-            said = "; ".join(f"{one['original']} is now {one['repaired']}" for one in changes)
-            self._repair_messages.append(format_repaired_call(said))
+            description = "; ".join(f"{one['original']} was changed to {one['repaired']}" for one in changes)
+            self._repair_messages.append(format_repaired_call(description))
         return VoteResult(turn=turn, candidate_index=candidate_index)
 
     def _resolve_undecided(
@@ -310,10 +309,9 @@ class PendingTurn:
         plan = self._plan_response(state, vote.turn, trigger)
         if plan is not None:
             return VoteResult(plan=plan)
-        place = (
-            tally.leader if vote.trigger.detector == REDUNDANCY_TRIGGER and tally.leader is not None else 0
-        )
-        return self._accept_candidate(vote, tally, place, candidates[place])
+        is_redundancy = vote.trigger.detector == REDUNDANCY_TRIGGER
+        index = tally.leader if is_redundancy and tally.leader is not None else 0
+        return self._accept_candidate(vote, tally, index, candidates[index])
 
 
 def _estimate_failure(state: RunState, turn: Step) -> float:

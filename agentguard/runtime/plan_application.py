@@ -1,4 +1,4 @@
-"""Execution of a plan on the record of a run: rollback and repairs."""
+"""Application of a plan to the recorded run: cost, recovery, rollback and repairs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ from agentguard.runtime.run_state import RunState
 
 
 def apply_plan(state: RunState, pending_turn: PendingTurn, plan: RecoveryPlan, trigger: Finding) -> None:
-    """Charge the cost of a plan, record it as a recovery, and update the record and the ledger."""
-    keep = len(state)
+    """Apply a plan to the recorded run.
+
+    Charge its cost, record it as a recovery, queue its messages, roll back or repair the recorded steps, and
+    schedule its vote.
+
+    Args:
+        state: state of the run.
+        pending_turn: uncommitted turn of the run.
+        plan: the plan.
+        trigger: finding that triggered the recovery.
+    """
+    length = len(state)
     state.account.spend(**compute_plan_cost(plan))
     state.clear_trigger()
     state.apply_messages(plan)
-    state.record_recovery(plan, trigger.detector, discarded_steps=state.run.steps[keep - plan.undone :])
-    if plan.undone and (back := get_resume_step(state.recoveries[-1])) < keep:
-        state.recorder.fork(back, reason=plan.reason)
-        state.ledger.rewind(back)
+    state.record_recovery(plan, trigger.detector, discarded_steps=state.run.steps[length - plan.undone :])
+    if plan.undone and (step := get_resume_step(state.recoveries[-1])) < length:
+        state.recorder.fork(step, reason=plan.reason)
+        state.ledger.rewind(step)
         state.replay_detectors()
     _apply_committed_repairs(state, plan)
     if any(isinstance(action, Sample) for action in plan.actions):
@@ -29,7 +39,7 @@ def apply_plan(state: RunState, pending_turn: PendingTurn, plan: RecoveryPlan, t
 
 
 def _apply_committed_repairs(state: RunState, plan: RecoveryPlan) -> None:
-    """Apply a plan's repairs of committed steps: fork before the first one and record the steps again."""
+    """Apply the repairs of committed steps: fork before the first one and record the steps again."""
     repairs = [action for action in plan.actions if isinstance(action, Repair)]
     if not repairs:
         return
@@ -37,7 +47,8 @@ def _apply_committed_repairs(state: RunState, plan: RecoveryPlan) -> None:
     steps = state.run.steps[first:]
     state.recorder.fork(first, reason=plan.reason)
     for step in steps:
-        own = [repair for repair in repairs if repair.step == step.index]
-        marks = {"repaired": [describe_repair(step, repair) for repair in own]} if own else {}
-        state.recorder.add(annotate_step(apply_repairs(step, own), marks))
+        step_repairs = [repair for repair in repairs if repair.step == step.index]
+        descriptions = [describe_repair(step, repair) for repair in step_repairs]
+        annotations = {"repaired": descriptions} if descriptions else {}
+        state.recorder.add(annotate_step(apply_repairs(step, step_repairs), annotations))
     state.replay_detectors()

@@ -1,4 +1,4 @@
-"""Construction of the parts of a guard from a policy file."""
+"""Construction of the components of a guard from a policy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:
-    """Build the policy's localizer; it uses the policy's judge if it needs one and configures none itself."""
+    """Return the policy's localizer; without a judge in its options, it gets the policy's judge."""
     from agentguard.localize.llm.base import JUDGE_METHODS
 
     settings = policy.resolve_localizer()
@@ -49,9 +49,9 @@ def build_policy_localizer(policy: Policy, judge: Judge | None) -> Localizer:
 def build_policy_judge(
     policy: Policy, store: Store | None = None, schemata: SchemaFeedback | None = None
 ) -> Judge | None:
-    """Build the policy's judge, if it has one, without opening a connection.
+    """Return the policy's judge without a connection; None if the policy has no judge.
 
-    A store keeps its answers. A chat model is shown the schemata that match a run.
+    The store caches its answers. The prompt of a chat model contains the schemata that match a run.
     """
     if policy.judge is None:
         return None
@@ -62,7 +62,7 @@ def build_policy_judge(
 
 
 def _build_second_judge(policy: Policy) -> Judge | None:
-    """Build the judge that must agree with the policy's judge, if there is one."""
+    """Return the judge that must agree with the policy's judge, if there is one."""
     if policy.judge is None or policy.judge.second is None:
         return None
     from agentguard.judge.factory import build_judge
@@ -71,7 +71,7 @@ def _build_second_judge(policy: Policy) -> Judge | None:
 
 
 def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
-    """Build the judge of live runs, if the policy has one, or the embedded model instead."""
+    """Return the judge of live runs or the embedded model in its place; None if the policy has neither."""
     if policy.live_model is not None:
         from agentguard.judge.base import RUN_FAILED
         from agentguard.judge.embedded.judge import EmbeddedJudge
@@ -91,7 +91,7 @@ def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
 
 
 def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest | None:
-    """Build the policy's acceptance test, if it has one. Raises ConfigError if a rule is wrong."""
+    """Return the policy's acceptance test, if it has one. Raises ConfigError if a rule is wrong."""
     given = policy.acceptance
     if given is None:
         return None
@@ -117,7 +117,7 @@ def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest
 
 
 def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety | None:
-    """Build the policy's response safety. Raises ConfigError if a single judge would decide."""
+    """Return the policy's response safety, if it has one. Raises ConfigError if one judge would decide."""
     given = policy.safety
     if given is None or judge is None or policy.judge is None:
         return None
@@ -137,25 +137,29 @@ def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety
 
 
 def select_detectors(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
-    """Return the policy's detectors: those in ``enabled_detectors``, by default all, except disabled ones."""
+    """Return the policy's detectors with their options; None for all detectors with their defaults.
+
+    Raises:
+        UnknownPlugin: no detector has a configured name.
+    """
     if not policy.detectors and policy.enabled_detectors is None:
         return None
     names = detectors().names() if policy.enabled_detectors is None else policy.enabled_detectors
-    off = {name for name, options in policy.detectors.items() if options is False}
+    disabled = {name for name, options in policy.detectors.items() if options is False}
     unknown = set(policy.detectors) - set(detectors().names())
     for name in sorted(unknown):
         detectors().get(name)  # raises UnknownPlugin with the registered names
-    return {name: policy.get_detector_options(name) for name in names if name not in off}
+    return {name: policy.get_detector_options(name) for name in names if name not in disabled}
 
 
 def build_recovery_policy(policy: Policy) -> RecoveryPolicy:
-    """Build the recovery policy."""
+    """Return the recovery policy of a policy file."""
     given = policy.recover
     safety = {} if policy.safety is None else policy.safety.list_escalations()
     return RecoveryPolicy(
         on_fail=DEFAULT_ESCALATION if given.on_fail is None else given.on_fail,
         escalations=policy.list_escalations()
-        | {format_trigger(SafetyAction(name)): rungs for name, rungs in safety.items()},
+        | {format_trigger(SafetyAction(name)): levels for name, levels in safety.items()},
         budget=RecoveryBudget(**policy.budgets.model_dump()),
         verification=OutcomeVerification(window=given.verification_window, threshold=given.threshold),
         threshold=given.threshold,

@@ -1,7 +1,7 @@
-"""Retry of reads whose result is broken.
+"""Retry of calls of read-only tools whose result is an error, empty or cut off.
 
-This is a part of `agentguard.runtime.session.Session`. The guard only retries a tool with the declared effect
-``read``; an undeclared tool counts as destructive.
+The module is a part of `agentguard.runtime.session.Session`. The guard only retries a tool with the declared
+effect ``read``; an undeclared tool counts as destructive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Step
 
 _PERMANENT_REASONS = frozenset({ResultReason.REJECTED, ResultReason.DENIED, ResultReason.NO_ACTION})
-"""Faults that a retry does not change."""
+"""Reasons of errors that a retry does not change."""
 
 _TRUNCATION_PATTERN = re.compile(
     r"[\[(<]\s*(?:output |response |result )?truncated\s*[\])>]\s*\Z", re.IGNORECASE
@@ -71,7 +71,7 @@ _FAILURE_CODE = "agent_error:system.tool_execution_error"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RetriedRead:
-    """Retried read with both results."""
+    """Retried call with the fault of the first result, and both results."""
 
     tool: str
     reason: str
@@ -92,13 +92,13 @@ class ReadRetry:
         self._retried_reads: list[_RetriedRead] = []
 
     def reset(self) -> None:
-        """Discard the retries of the previous turn if it was not committed."""
+        """Discard the retries of a previous turn that was not committed."""
         self._retried_reads = []
 
     def claim_retry(
         self, state: RunState, claim: EffectClaim, text: str, *, has_failed: bool | None = None
     ) -> str:
-        """Take a retry from the budgets of the run and of the guard if a read needs one.
+        """Take a retry from the budget of the guard if a read needs one and the budget of the run permits it.
 
         Args:
             state: state of the session's run.
@@ -116,41 +116,53 @@ class ReadRetry:
         if strategy is None or not strategy.retries_reads:
             return ""
         budget = state.config.read_retry_budget
-        why = find_read_fault(text, has_failed=has_failed)
-        if not why:
+        fault = find_read_fault(text, has_failed=has_failed)
+        if not fault:
             budget.deposit()
-        if not why or state.account.find_exceeded_limit(repair=True) is not None:
+        if not fault or state.account.find_exceeded_limit(repair=True) is not None:
             return ""
-        return why if budget.withdraw() else ""
+        return fault if budget.withdraw() else ""
 
     def record_retry(
         self, state: RunState, claim: EffectClaim, before: str, after: str, *, has_failed: bool | None = None
     ) -> bool:
-        """Record the result of a retry; return True if it replaces the first result."""
-        why = find_read_fault(before, has_failed=True)
-        mended = not find_read_fault(after, has_failed=has_failed)
+        """Record the result of a retry.
+
+        Args:
+            state: state of the session's run.
+            claim: the call's claim.
+            before, after: results of the first and of the second call.
+            has_failed: whether the second call has failed; None if unknown.
+
+        Returns:
+            True if the second result replaces the first one.
+        """
+        fault = find_read_fault(before, has_failed=True)
+        is_repaired = not find_read_fault(after, has_failed=has_failed)
         state.account.spend(repair=True)
         self._retried_reads.append(
-            _RetriedRead(tool=claim.effect.tool, reason=why, before=before, after=after, is_repaired=mended)
+            _RetriedRead(
+                tool=claim.effect.tool, reason=fault, before=before, after=after, is_repaired=is_repaired
+            )
         )
-        return mended
+        return is_repaired
 
     def build_annotations(self, state: RunState, step: Step) -> list[dict[str, Any]]:
         """Record the retries of a committed turn as recoveries; return the annotations of its step."""
-        made, self._retried_reads = self._retried_reads, []
-        marks, used = [], set[int]()
-        for one in made:
+        retried_reads, self._retried_reads = self._retried_reads, []
+        annotations, used = [], set[int]()
+        for one in retried_reads:
             text = one.after if one.is_repaired else one.before
-            place = next((i for i in _find_observations(step, one.tool, text) if i not in used), None)
-            if place is None:
-                continue  # something replaced the result, for example a middleware that rewrites results
-            used.add(place)
-            _record_recovery(state, step, place, one)
+            index = next((i for i in _find_observations(step, one.tool, text) if i not in used), None)
+            if index is None:
+                continue  # another component replaced the result, for example a middleware
+            used.add(index)
+            _record_recovery(state, step, index, one)
             if one.is_repaired:
-                field = f"observations[{place}]"
-                marks.append({"field": field, "original": one.before, "repaired": one.after})
+                field = f"observations[{index}]"
+                annotations.append({"field": field, "original": one.before, "repaired": one.after})
                 self._queue_message(format_repeated_read(one.tool))
-        return marks
+        return annotations
 
 
 def _record_recovery(state: RunState, step: Step, observation_index: int, retried: _RetriedRead) -> None:
@@ -163,7 +175,7 @@ def _record_recovery(state: RunState, step: Step, observation_index: int, retrie
         else (repair,),
         step=step.index,
         codes=(_FAILURE_CODE, "fault_model:soft_error" if retried.is_repaired else "fault_model:response"),
-        reason=f"What {retried.tool} returned was {retried.reason or 'broken'}; it was called once more.",
+        reason=f"The result of {retried.tool} was {retried.reason or 'an error'}; the call was repeated.",
     )
     outcome = RecoveryOutcome.CONFIRMED if retried.is_repaired else RecoveryOutcome.REFUTED
     state.record_recovery(plan, TRIGGER, discarded_steps=(), outcome=outcome, cost={"tool_calls": 1.0})

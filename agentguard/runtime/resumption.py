@@ -1,10 +1,10 @@
 """Resumption of a run whose process died.
 
-The recorder restores the steps and the abandoned branches, the ledger restores the effects.
-The rest of the session's state is derived from the stored recoveries:
+The recorder restores the steps and the abandoned branches. The ledger restores the effects. The stored
+recoveries determine the rest of the session's state:
 
 - the used budget,
-- the escalation levels that were tried,
+- the escalation levels that have been tried,
 - the disabled tools,
 - the messages that the agent has not received yet.
 """
@@ -55,14 +55,15 @@ def resume_stored_run(store: Store, meta: Trajectory) -> tuple[RunRecorder, bool
     if known is None or row is None:
         return start_stored_run(store, meta), False
     ended = bool(row.data.get("ended"))
-    # A log would start the run again in the store, and an ended run gets no more steps.
+    # A sink would start the run again in the store, and an ended run gets no further steps.
     return RunRecorder.resume_record(known, log=None if ended else StoreEventSink(store)), ended
 
 
 def list_recoveries(store: Store, run_id: str) -> list[Recovery]:
-    """Return the recoveries of a stored run, the earliest first; skip rows that cannot be decoded.
+    """Return the recoveries of a stored run, the earliest first, without rows that cannot be decoded.
 
-    Raises StoreUnavailable.
+    Raises:
+        StoreUnavailable: the store cannot be read.
     """
     found = []
     for row in store.list_recoveries(run_id):
@@ -102,12 +103,12 @@ def rewind_to_saved_state(session: Session, step: int) -> None:
 
 
 def discard_unknown_steps(session: Session, known: Sequence[Step]) -> None:
-    """Roll back the steps that are not in the framework's own state; the framework will execute them again.
+    """Roll back the steps that are not in the framework's own state and that it executes again.
 
     Args:
         session: session of a resumed run.
-        known: the complete turns of the framework's state, as steps. If they are not a prefix of the current
-            branch, something else has rewritten them, and the function does nothing.
+        known: the complete turns of the framework's state, as steps. Unless they are a prefix of the current
+            branch, the function does nothing.
     """
     with session.acquire_lock():
         live = session.run.steps
@@ -126,7 +127,7 @@ def _rewind(session: Session, step: int) -> None:
 def _is_same_step(one: Step, other: Step) -> bool:
     """Return whether two steps have the same source, content and calls.
 
-    Ignore the tool results: a repair may have changed them since.
+    Ignore the tool results: a repair may have changed them.
     """
     mine, others = ([(call.name, call.arguments) for call in step.tool_calls] for step in (one, other))
     return (one.source, one.content, mine) == (other.source, other.content, others)
@@ -134,21 +135,21 @@ def _is_same_step(one: Step, other: Step) -> bool:
 
 def compute_usage(recoveries: Sequence[Recovery]) -> BudgetUsage:
     """Return the budget that recoveries used: the highest recorded usage, at least the sum of their costs."""
-    prices = [compute_plan_cost(one.plan) for one in recoveries]
-    alone = BudgetUsage(
-        rollbacks=sum("rollback_to" in one for one in prices),
-        hints=sum(one.get("hint", False) for one in prices),
-        repairs=sum(one.get("repair", False) for one in prices),
+    costs = [compute_plan_cost(one.plan) for one in recoveries]
+    computed = BudgetUsage(
+        rollbacks=sum("rollback_to" in one for one in costs),
+        hints=sum(one.get("hint", False) for one in costs),
+        repairs=sum(one.get("repair", False) for one in costs),
         tokens=sum(int(one.cost.get("tokens", 0)) for one in recoveries),
     )
-    known = [alone, *(one.spent for one in recoveries if one.spent is not None)]
+    known = [computed, *(one.spent for one in recoveries if one.spent is not None)]
     return BudgetUsage(
         **{one.name: max(getattr(spent, one.name) for spent in known) for one in fields(BudgetUsage)}
     )
 
 
 def count_rollbacks(recoveries: Sequence[Recovery]) -> dict[int, int]:
-    """Return the number of rollbacks to each step."""
+    """Return the number of rollbacks to each step by its index."""
     return dict(
         Counter(
             cost["rollback_to"]
@@ -164,9 +165,8 @@ def list_pending_messages(recoveries: Sequence[Recovery], steps: int) -> list[st
     for one in reversed(recoveries):
         if get_resume_step(one) != steps:
             break
-        if (
-            one.plan.tier is not RecoveryTier.REPAIR or one.plan.step < one.at_step
-        ):  # otherwise the repair was in a turn that is lost
+        # The repair of an uncommitted turn is lost with the turn.
+        if one.plan.tier is not RecoveryTier.REPAIR or one.plan.step < one.at_step:
             texts[:0] = [action.text for action in one.plan.actions if isinstance(action, SendMessage)]
         if one.plan.undone and one.plan.tier is not RecoveryTier.REJECT:
             break  # earlier messages are on the abandoned branch
@@ -186,7 +186,7 @@ def get_restart_note(session: Session) -> str:
 
 
 def _restore_pending_trigger(session: Session) -> None:
-    """Queue the most severe finding on the last step if no recovery answered it before the process died."""
+    """Queue the most severe finding on the last step, unless a recovery followed it."""
     steps = len(session)
     if session.recoveries and get_resume_step(session.recoveries[-1]) == steps:
         return

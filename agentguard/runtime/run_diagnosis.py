@@ -1,4 +1,4 @@
-"""Diagnosis of a whole run: detectors, then the localizer, which may ask a judge and wait."""
+"""Diagnosis of a whole run: detectors, then the localizer, which may block on a judge."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class DiagnosisAnnotator(Protocol):
-    """Protocol of `agentguard.runtime.error_schema_feedback.SchemaFeedback.annotate_diagnosis`."""
+    """Function that adds matching schemata to a diagnosis, such as `SchemaFeedback.annotate_diagnosis`."""
 
     def __call__(
         self, run: Trajectory, diagnosis: Diagnosis, findings: Sequence[Finding], *, rerank: bool
     ) -> Diagnosis:
-        """Return the diagnosis with the matching schemata; with ``rerank``, also ranked by them."""
+        """Return the diagnosis with the matching schemata; ``rerank`` also ranks the hypotheses by them."""
         ...
 
 
@@ -39,12 +39,12 @@ class RunDiagnosis:
 
     Attributes:
         detectors: options of each detector by name; None runs all detectors.
-        detector_deadline_s: seconds a detector may use for one step.
+        detector_deadline_s: time limit in seconds of a detector for one step.
         localizer: localizer that ranks the steps.
         build_failure_localizer: factory of the localizer for runs that are known to have failed.
         acceptance: declared rules for the output; they decide the outcome of a run.
         annotate_diagnosis: function that adds the matching schemata of earlier failures, with a correction.
-        safety: assessment of the messages that users saw; None makes none.
+        safety: assessment of the messages that users saw; None for no assessment.
     """
 
     detectors: Mapping[str, Mapping[str, Any]] | None
@@ -56,11 +56,11 @@ class RunDiagnosis:
     acceptance: AcceptanceTest | None = None
 
     def diagnose(self, trajectory: Trajectory, *, failed: bool | None = None) -> Diagnosis:
-        """Return the diagnosis; does not raise on any valid trajectory.
+        """Return the diagnosis of a run; errors of a component become entries of its ``failures``.
 
         Args:
             trajectory: the run.
-            failed: known outcome. Without it, a complete verdict of the acceptance rules is the outcome.
+            failed: known outcome; None if unknown. A complete verdict of the acceptance rules then decides.
         """
         start = time.perf_counter()
         verdict = self._check_output(trajectory) if failed is None else None
@@ -96,7 +96,7 @@ class RunDiagnosis:
             return diagnosis
         try:
             return self.annotate_diagnosis(trajectory, diagnosis, findings, rerank=False)
-        except Exception as error:  # a vectoriser or a store may raise anything; the ranking stays
+        except Exception as error:  # a vectoriser or a store may raise anything; the ranking remains
             failure = DetectorFailure(detector="schemata", step=None, error=describe_error(error))
             return replace(diagnosis, failures=(*diagnosis.failures, failure))
 
@@ -136,14 +136,14 @@ def _locate(localizer: Localizer, trajectory: Trajectory, findings: Sequence[Fin
 
 def apply_known_outcome(diagnosis: Diagnosis, *, failed: bool) -> Diagnosis:
     """Return the diagnosis with the known outcome as its verdict; a run that passed has no hypothesis."""
-    kept = tuple(note for note in diagnosis.notes if note not in (RULES_NOTE, UNDECIDED_NOTE))
+    notes = tuple(note for note in diagnosis.notes if note not in (RULES_NOTE, UNDECIDED_NOTE))
     return replace(
         diagnosis,
         verdict=Verdict.FAILED if failed else Verdict.NO_FAILURE_FOUND,
         probability=float(failed),
         basis=OutcomeBasis.KNOWN,
         hypotheses=diagnosis.hypotheses if failed else (),
-        notes=(f"the outcome is known: the run {'failed' if failed else 'passed'}", *kept),
+        notes=(f"the outcome is known: the run {'failed' if failed else 'passed'}", *notes),
     )
 
 
@@ -177,7 +177,7 @@ def add_safety_findings(diagnosis: Diagnosis, run: Trajectory, safety: ResponseS
 
 
 def _to_request_finding(finding: Finding) -> Finding:
-    """Return the finding as one about a user's message, which leads to no action."""
+    """Return the finding on a reply as a finding on a request, without an action."""
     return replace(
         finding,
         detector=REQUEST_TRIGGER,

@@ -1,4 +1,4 @@
-"""End of a run: accepted, or refused with a plan. A part of `agentguard.runtime.session.Session`."""
+"""End of a run: acceptance, or refusal with a plan. A part of `agentguard.runtime.session.Session`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from agentguard.runtime.read_retry import find_read_fault
 from agentguard.runtime.run_state import RunState
 from agentguard.trajectory.model import Source, Step, Trajectory
 
-_SPENT_BUDGET: Final = (
-    "The run ends: its tools failed, and the runs of this guard have spent their retry budget."
+_EXHAUSTED_BUDGET: Final = (
+    "The run ends: its tools failed, and the runs of this guard have exhausted their retry budget."
 )
 
 
@@ -59,13 +59,15 @@ def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: 
     safety = state.config.safety_assessor
     if safety is None or state.stop_reason is not None:
         return None
-    held = state.run_safely(safety, state.run)
-    if held is None:
+    assessment = state.run_safely(safety, state.run)
+    if assessment is None:
         return None
-    state.assessment = held
-    if held.fault:
-        state.failures.append(DetectorFailure(detector=TAXONOMY, step=held.step, error=held.fault))
-    trigger = held.to_finding()
+    state.assessment = assessment
+    if assessment.fault:
+        state.failures.append(
+            DetectorFailure(detector=TAXONOMY, step=assessment.step, error=assessment.fault)
+        )
+    trigger = assessment.to_finding()
     if trigger is None:
         return None
     state.findings.append(trigger)
@@ -82,7 +84,7 @@ def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: 
 
 
 def _build_plan(state: RunState, trigger: Finding) -> RecoveryPlan | None:
-    """Plan from the escalation policy of the action; the message itself is the root cause."""
+    """Return the plan of the action's escalation policy; the unsafe message is the root cause."""
     run = state.run
     one = to_hypothesis(trigger, run.steps[trigger.step].agent)
     diagnosis = build_live_diagnosis(run.id, (one,), state.findings)
@@ -106,7 +108,7 @@ def _plan_refusal(
     if plan is None or plan.tier is RecoveryTier.STOP:  # the run ends anyway
         return None
     if _exceeds_retry_budget(state, trigger):
-        state.findings.append(replace(trigger, message=f"{trigger.message} {_SPENT_BUDGET}"))
+        state.findings.append(replace(trigger, message=f"{trigger.message} {_EXHAUSTED_BUDGET}"))
         return None
     apply_plan(state, pending_turn, plan, trigger)
     state.replay_detectors()  # they have processed the end of a run that continues
@@ -119,10 +121,10 @@ def _is_claim_refused_often(state: RunState, trigger: Finding) -> bool:
 
 
 def _exceeds_retry_budget(state: RunState, trigger: Finding) -> bool:
-    """Return whether the runs of the guard have spent their recoveries from refusals after failed tools.
+    """Return whether a refusal after a failed tool would exceed the retry budget of all runs of the guard.
 
-    Such a recovery calls the tool again. While a server is overloaded, the calls of all runs together keep it
-    overloaded.
+    The recovery from such a refusal calls the tool again. The repeated calls of all runs can keep a
+    server overloaded.
     """
     if trigger.detector != ACCEPTANCE_TRIGGER:
         return False
@@ -137,24 +139,24 @@ def _run_acceptance_test(state: RunState) -> Literal[True] | str | None:
     if accept is None or state.stop_reason is not None:
         return None
     verdict = state.run_safely(accept, state.run)
-    return "the acceptance test refused the outcome" if verdict is False else verdict or None
+    return "the acceptance test refused the output" if verdict is False else verdict or None
 
 
 def _finish(state: RunState, accepted: Literal[True] | str | None) -> None:
-    known = None if accepted is None else accepted is True
-    state.update_outcomes(accepted=known, is_final=True)
+    is_accepted = None if accepted is None else accepted is True
+    state.update_outcomes(accepted=is_accepted, is_final=True)
     state.has_ended = True
     state.recorder.end()
     run = state.run
-    for told in state.config.run_end_observers:
-        state.run_safely(told, run, tuple(state.findings))
+    for observer in state.config.run_end_observers:
+        state.run_safely(observer, run, tuple(state.findings))
 
 
 EFFECT_CLAIM_TRIGGER: Final = "effect_claim"
-"""Trigger name of a claim without a call; an escalation policy may be configured under it."""
+"""Detector name of findings on claims without a call, and name of their escalation policy."""
 
 MAX_REFUSED_CLAIMS: Final = 2
-"""Number of ends of one run that the check refuses."""
+"""Maximum number of ends of one run that the check refuses."""
 
 _CODES = (
     "agentrx:invention_of_new_information",
@@ -178,11 +180,11 @@ _IRREGULAR_PARTICIPLES = {
 
 
 def find_unsupported_claim(run: Trajectory, ledger: EffectLedger) -> Finding | None:
-    """Return a finding if the last message claims an effect of an offered tool that no call has had.
+    """Return a finding if the last message claims an effect of an offered tool and no call had that effect.
 
     The verb of the claim must be the verb of a tool's name ("booked", ``book_seat``). The status of a
-    structured answer is a claim, too: ``{"status": "booked"}``. A verb form that occurs in an earlier text of
-    the run proves nothing: a user or another agent may have had the effect.
+    structured answer is a claim, too: ``{"status": "booked"}``. A participle in an earlier text of the run
+    excludes a finding: a user or another agent may have caused the effect.
     """
     last = run.steps[-1] if run.steps else None
     if last is None or last.source is not Source.AGENT or last.tool_calls:
@@ -208,13 +210,13 @@ def _build_finding(last: Step, match: re.Match[str], participle: str, tools: lis
         codes=_CODES,
         probability=_PROBABILITY,
         message=f"{last.agent} says that something was {participle}, but no call of {names} has succeeded.",
-        correction=f"Call {names} and report its result, or say that it was not done.",
+        correction=f"Call {names} and report its result, or state that it was not done.",
         evidence=(evidence,) if len(last.content) == len(last.content.lower()) else (),
     )
 
 
 def _collect_participles(run: Trajectory) -> dict[str, set[str]]:
-    """Return the past participles of the verbs of the offered tools, with the tools."""
+    """Return the tools by the past participles of their verbs."""
     found: dict[str, set[str]] = {}
     for tool in run.tools:
         if is_read_tool(tool.name) or is_terminal_tool(tool.name):

@@ -1,8 +1,8 @@
-"""State of a guarded run: its record, its findings and its recoveries.
+"""State of a guarded run: its steps, findings and recoveries.
 
-`agentguard.runtime.session.Session` adds the events to it. The parts of a session (`PendingTurn`,
+`agentguard.runtime.session.Session` adds the events. The parts of a session (`PendingTurn`,
 `ReadRetry`, `live_diagnosis`, `run_end`, `plan_application`) take this state as a parameter and keep no
-reference to it: with a reference cycle, a finished run would stay in memory until the garbage collector runs.
+reference to it. A reference cycle would keep a finished run in memory until the garbage collector runs.
 
 The caller holds the lock (`RunState.acquire_lock`) around the methods that change the state.
 """
@@ -35,19 +35,18 @@ _Params = ParamSpec("_Params")
 
 
 class StepTimer:
-    """Wall time between the events of one run, including the time of model calls and tools."""
+    """Timer of the steps of one run. The time of a step includes model calls and tools."""
 
     def __init__(self) -> None:
         self._durations: list[float] = []
         self._last_event = time.perf_counter()
 
     def record_step(self, index: int) -> None:
-        """Record the time of step ``index``; discard the times that were recorded from this index on."""
+        """Record the end of step ``index``; discard the times of this step and later ones."""
         now = time.perf_counter()
         del self._durations[index:]
-        self._durations += [0.0] * (
-            index - len(self._durations)
-        )  # in a resumed run, the time of the earlier steps is unknown
+        # In a resumed run, the times of the earlier steps are unknown.
+        self._durations += [0.0] * (index - len(self._durations))
         self._durations.append(now - self._last_event)
         self._last_event = now
 
@@ -92,17 +91,17 @@ class RunState:
         self.findings: list[Finding] = []
         self.stop_reason: str | None = None
         self.assessment: SafetyAssessment | None = None
-        """Safety assessment of the final message; None if none was made."""
+        """Safety assessment of the final message; None without an assessment."""
         self.has_ended = False
         self.has_earlier_turns = False
-        """Whether the conversation has earlier turns that are not in the run."""
+        """True if the conversation has earlier turns that are not in the run."""
         self.end_triggers: set[str] = set()
-        """Triggers of the checks that refused an end of the run and are made again at the next end."""
+        """Triggers of the checks that refused an end of the run; the next end repeats these checks."""
         self.overhead_s = 0.0
         self.unit_of_work: Callable[[], AbstractContextManager[Any]] | None = None
-        """Context manager factory: the store commits all writes of one event together."""
+        """Factory of a context manager in which the store gathers the writes of one event into one commit."""
         self.restorable_steps: Callable[[], tuple[int, ...]] | None = None
-        """Function that lists the steps to which a rollback can restore the state; None if it can for all."""
+        """Function that lists the steps whose state a rollback can restore; None if it can restore all."""
         self._lock = threading.RLock()
         self._pending_trigger: Finding | None = None
         self._pending_messages: list[str] = []
@@ -110,7 +109,7 @@ class RunState:
         self._tool_names = {tool.name for tool in self.run.tools}
         self._detector_runner = config.build_detector_runner(meta)
         self.live_run = None if config.live_judge is None else config.live_judge.open_run(self.recorder)
-        """Classification of the steps by a judge; None if no judge classifies live steps."""
+        """Classification of the steps by a judge; None without a live judge."""
         self._step_timer = StepTimer()
         self._turn_started_at: float | None = None
         if len(self.recorder):
@@ -129,7 +128,7 @@ class RunState:
 
     @property
     def pending_messages(self) -> tuple[str, ...]:
-        """Messages to the agent since the last step, sent or still to be sent."""
+        """Messages to the agent since the last step, including those that are not sent yet."""
         return tuple(self._pending_messages)
 
     @property
@@ -140,7 +139,7 @@ class RunState:
     def acquire_lock(self) -> AbstractContextManager[None]:
         """Return a context manager that holds the lock and adds the time to `overhead_s`.
 
-        It is one `unit_of_work`.
+        It is also one `unit_of_work`.
         """
         return _TimedLock(self)
 
@@ -161,7 +160,7 @@ class RunState:
             return None
 
     def declare_tools(self, tools: Iterable[ToolSpec]) -> None:
-        """Declare further tools to the detectors, which then accept their calls."""
+        """Declare further tools, so that detectors accept their calls."""
         new = tuple(tool for tool in tools if tool.name not in self._tool_names)
         if new and self._tool_names:  # without recorded tools, detectors accept every tool name
             self._added_tools += new
@@ -193,10 +192,7 @@ class RunState:
         self._turn_started_at = self.config.clock() if at is None else at
 
     def stamp_times(self, turn: Step) -> Step:
-        """Return an agent's turn with its start and end; a turn of the history, without a start, as it is.
-
-        A user's turn between the boundary and the agent's turn changes nothing.
-        """
+        """Return an agent's turn with its start and end; turns of others, or without a start, as they are."""
         if turn.source is not Source.AGENT or self._turn_started_at is None:
             return turn
         started_at, self._turn_started_at = self._turn_started_at, None
@@ -209,12 +205,12 @@ class RunState:
     def finish_detectors(self) -> Sequence[Finding]:
         """Report the end of the run to the detectors; return their last findings.
 
-        If the run continues after all, call `replay_detectors`.
+        If the run continues, call `replay_detectors`.
         """
         return self.run_safely(self._detector_runner.finish) or ()
 
     def replay_detectors(self) -> None:
-        """Run new detectors over the current branch and replace the findings."""
+        """Run new detectors over the current branch; their findings replace all earlier ones."""
         run = self.run
         tools = (*run.tools, *self._added_tools)
         self._detector_runner = self.config.build_detector_runner(
@@ -225,18 +221,18 @@ class RunState:
             self.findings += self._observe(step)
 
     def queue_messages(self, texts: Iterable[str]) -> None:
-        """Append to `pending_messages`."""
+        """Append texts to `pending_messages`."""
         self._pending_messages += texts
 
     def annotate_messages(self, turn: Step) -> Step:
-        """Return the step annotated with the `pending_messages`, which explain it; clear them."""
+        """Return the step with the `pending_messages` as an annotation; clear them."""
         messages, self._pending_messages = self._pending_messages, []
         return annotate_step(turn, {"told": messages}) if messages else turn
 
     def queue_trigger(self, trigger: Finding | None) -> None:
-        """Keep the most probable finding for the next boundary.
+        """Queue a finding for the next boundary, unless a more probable one is queued.
 
-        A boundary handles one finding only, since its recovery may make the others obsolete.
+        A boundary handles one finding, since its recovery may make the others obsolete.
         """
         if trigger is not None and (
             self._pending_trigger is None or trigger.probability > self._pending_trigger.probability
@@ -280,12 +276,12 @@ class RunState:
             outcome: outcome, if it is already known.
             cost: further entries of `Recovery.cost`.
         """
-        spent = [step.usage for step in discarded_steps if step.usage is not None]
-        tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in spent)
+        usages = [step.usage for step in discarded_steps if step.usage is not None]
+        tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in usages)
         calls = sum(step.source is Source.AGENT for step in discarded_steps)
         seconds = self._step_timer.discard_steps(discarded_steps)
         self.account.charge(tokens=tokens, calls=calls, seconds=seconds)
-        lost = {
+        discarded = {
             "steps": float(len(discarded_steps)),
             "tokens": float(tokens),
             "calls": float(calls),
@@ -298,16 +294,16 @@ class RunState:
             trigger=trigger or DIAGNOSIS_TRIGGER,
             at_step=len(self) + (1 if plan.tier is RecoveryTier.REJECT and plan.undone else 0),
             outcome=outcome,
-            cost={**lost, **(cost or {})},
+            cost={**discarded, **(cost or {})},
             schemata=plan.schemata,
             spent=self.account.usage,
         )
         self.recoveries.append(recovery)
         self._notify_observers(recovery)
 
-    def update_recovery(self, place: int, recovery: Recovery) -> None:
-        """Replace the recovery at an index of `recoveries` and notify the observers."""
-        self.recoveries[place] = recovery
+    def update_recovery(self, index: int, recovery: Recovery) -> None:
+        """Replace the recovery at ``index`` of `recoveries` and notify the observers."""
+        self.recoveries[index] = recovery
         self._notify_observers(recovery)
 
     def update_outcomes(self, *, accepted: bool | None = None, is_final: bool = False) -> None:
@@ -318,22 +314,22 @@ class RunState:
             is_final: whether the run has ended, so that no further step changes an outcome.
         """
         pending = [
-            (place, recovery)
-            for place, recovery in enumerate(self.recoveries)
+            (index, recovery)
+            for index, recovery in enumerate(self.recoveries)
             if recovery.outcome is RecoveryOutcome.PENDING
         ]
         if not pending:
             return
         run = self.run
-        for place, recovery in pending:
+        for index, recovery in pending:
             is_accepted = accepted
             if is_final and accepted is None and recovery.trigger in self.end_triggers:
-                is_accepted = True  # the check that refused an earlier end has passed this one
+                is_accepted = True  # the check that refused an earlier end has passed at this one
             outcome = self.config.verification.determine_outcome(
                 recovery, self.findings, run, is_final=is_final, is_accepted=is_accepted
             )
             if outcome is not RecoveryOutcome.PENDING:
-                self.update_recovery(place, replace(recovery, outcome=outcome, spent=self.account.usage))
+                self.update_recovery(index, replace(recovery, outcome=outcome, spent=self.account.usage))
 
     def _notify_observers(self, recovery: Recovery) -> None:
         for observer in self.config.observers:

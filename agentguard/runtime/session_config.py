@@ -31,10 +31,9 @@ _RESERVE: Final = 10.0
 
 
 class SharedRetryBudget:
-    """Thread-safe budget of at most ten retries, to which each success adds a share.
+    """Retry budget of all runs of a guard: at most ten retries, and each success adds a share; thread-safe.
 
-    The limit of a single run does not suffice. If a server is slow, the retries of many runs together can
-    keep it slow.
+    A limit of each run is not sufficient: the retries of many runs together can overload a slow server.
 
     Args:
         ratio: retries that a success adds.
@@ -72,7 +71,7 @@ RunEndObserver = Callable[[Trajectory, Sequence[Finding]], None]
 """Callback for the end of a run; it receives the run and the findings on its current branch."""
 
 RecoveryObserver = Callable[[Recovery], None]
-"""Callback for a recovery; called when it begins and when its outcome is known."""
+"""Callback for a recovery: called at its begin, and when its outcome is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,7 @@ class SessionConfig:
         finding_threshold: probability from which a finding triggers a recovery.
         live_judge: judge that classifies new steps while the agent runs.
         effect_threshold: probability from which a finding stops a call of an undeclared or destructive tool.
-        run_diagnosis: diagnosis of whole runs. It may ask a judge and wait.
+        run_diagnosis: diagnosis of whole runs; it may block on a judge.
         acceptance_function: acceptance test of a run that is about to end.
         safety_assessor: assessment of the final message of a run that is about to end.
         on_guard_error: ``"fail_open"`` continues the run if a part of the guard fails; ``"fail_closed"``
@@ -96,7 +95,7 @@ class SessionConfig:
         observers: callbacks for recoveries.
         run_end_observers: callbacks for the end of a run.
         redundancy: selection of turns on which candidates vote although no detector has a finding.
-        repair_function: custom repair of the user.
+        repair_function: repair function of the user.
         annotate_diagnosis: function that adds matching schemata of earlier failures to a diagnosis.
         clock: function that returns epoch seconds, for the times of steps.
         tool_timeout_s: seconds after which a tool is interrupted, unless its declaration has another timeout;

@@ -11,7 +11,7 @@ import orjson
 from agentguard import _sync_async
 from agentguard.errors import AgentGuardError, RecoveryError
 from agentguard.recover.actions import Compensate, Escalate, Restart, SendMessage
-from agentguard.recover.agent_messages import format_effects
+from agentguard.recover.agent_messages import format_effects, format_failed_undo
 from agentguard.recover.effect_ledger import EffectClaim, ExecutionDecision
 from agentguard.recover.effect_store import Effect
 from agentguard.recover.plan import RecoveryPlan
@@ -19,8 +19,8 @@ from agentguard.runtime.session import Session
 from agentguard.runtime.tool_timeout import alimit_call, limit_call
 
 UNKNOWN_OUTCOME_MESSAGE = (
-    "[guard] This call was started before, and it is not known whether it took effect. It was not repeated. "
-    "Find out what happened before you go on."
+    "[guard] The outcome of an earlier attempt at this call is unknown, so the call was not repeated. "
+    "Check whether it took effect before you continue."
 )
 
 
@@ -43,7 +43,7 @@ def undo_effects(session: Session, plan: RecoveryPlan) -> tuple[Effect, ...]:
         if inspect.isawaitable(given):
             if inspect.iscoroutine(given):
                 given.close()
-            raise RecoveryError(f"the undo of {effect.tool!r} is asynchronous, this integration is not")
+            raise RecoveryError(f"the undo function of {effect.tool!r} is asynchronous; use aundo_effects")
         session.ledger.mark_compensated(effect)
     return tuple(failed)
 
@@ -56,7 +56,7 @@ async def aundo_effects(session: Session, plan: RecoveryPlan) -> tuple[Effect, .
             given = _call_undo(session, effect)
             if inspect.isawaitable(given):
                 await given
-        except Exception:  # as in undo_effects
+        except Exception:  # an undo function may raise anything; the other effects must still be undone
             failed.append(effect)
             continue
         session.ledger.mark_compensated(effect)
@@ -110,35 +110,35 @@ def run_with_read_retry(
         tool_request: request to yield.
         parse_result: function that returns the text of a result and whether the call failed (None if
             unknown).
-        control_exceptions: control-flow exceptions of a framework, which are not failures.
+        control_exceptions: exceptions of a framework for control flow, which are not failures.
     """
-    steering: tuple[type[Exception], ...] = (AgentGuardError, *control_exceptions)
-    failed: Exception | None = None
+    passed_through: tuple[type[Exception], ...] = (AgentGuardError, *control_exceptions)
+    first_error: Exception | None = None
     result: Any = None
     try:
         result = yield tool_request
-        before, bad = parse_result(result)
-    except steering:
+        before, has_failed = parse_result(result)
+    except passed_through:
         raise
     except Exception as error:  # a tool may raise anything
-        failed, before, bad = error, f"{type(error).__name__}: {error}", True
-    if session.read_retry.claim_retry(session, claim, before, has_failed=bad):
+        first_error, before, has_failed = error, f"{type(error).__name__}: {error}", True
+    if session.read_retry.claim_retry(session, claim, before, has_failed=has_failed):
         try:
-            again = yield tool_request
+            second_result = yield tool_request
         except Exception:  # the retry failed, too: the agent gets the first failure
             session.read_retry.record_retry(session, claim, before, "", has_failed=True)
         else:
-            after, bad = parse_result(again)
-            if session.read_retry.record_retry(session, claim, before, after, has_failed=bad):
-                return again
-    if failed is not None:
+            after, has_failed = parse_result(second_result)
+            if session.read_retry.record_retry(session, claim, before, after, has_failed=has_failed):
+                return second_result
+    if first_error is not None:
         session.end_tool(claim, before, has_failed=True)
-        raise failed
+        raise first_error
     return result
 
 
 def to_result_text(result: Any) -> str:
-    """Convert a tool's result to text for the agent and the ledger."""
+    """Return the result of a tool as text for the agent and the ledger; empty for None."""
     if isinstance(result, str):
         return result
     if result is None:
@@ -162,10 +162,10 @@ def collect_messages(
 
     Args:
         session: session of the run.
-        plan: the plan that is executed.
+        plan: plan of the recovery.
         failed_effects: effects whose undo function failed.
-        ask_person: function that asks a person a question; the answer is added to the messages. Without it,
-            questions are skipped.
+        ask_person: function that asks a person a question; the answer is added to the messages. None skips
+            the questions.
     """
     return _sync_async.run_sync(
         _collect_messages(session, plan, failed_effects, ask_person),
@@ -202,8 +202,7 @@ def _collect_messages(
             case _:
                 pass
     if failed_effects:
-        names = ", ".join(effect.tool for effect in failed_effects)
-        texts.append(f"[guard] Undoing {names} failed: its effect remains.")
+        texts.append(format_failed_undo(failed_effects))
     return texts
 
 
@@ -222,10 +221,10 @@ def _call_undo(session: Session, effect: Effect) -> Any:
 
 
 def format_repeated_calls(claims: Sequence[EffectClaim]) -> str:
-    """Build the message to a model that repeats calls which were, or may have been, executed."""
+    """Format the message to a model that repeats executed calls, or calls with unknown outcome."""
     completed_effects = [claim.effect for claim in claims if claim.decision is ExecutionDecision.REUSE]
     open_effects = [claim.effect for claim in claims if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN]
-    parts = ["[guard] Your last answer was dropped."]
+    parts = ["[guard] Your last answer was rejected."]
     if completed_effects:
         parts.append(
             f"These calls have already taken effect; do not repeat them: {format_effects(completed_effects)}."

@@ -1,7 +1,7 @@
-"""Timer that interrupts a tool which does not return in time.
+"""Timeout of tool calls.
 
-An asynchronous tool is cancelled. A synchronous tool cannot be interrupted: it runs in a thread with the
-caller's context variables, and the guard no longer waits for the thread after the timeout.
+After the timeout, an asynchronous tool is cancelled. A synchronous tool cannot be interrupted: it runs in a
+thread with the caller's context variables, and the guard stops waiting for the thread.
 """
 
 from __future__ import annotations
@@ -83,5 +83,5 @@ def _start_thread(handler: Callable[[Any], Any], request: Any) -> Future[Any]:
 def _build_timeout(session: Session, tool: str, timeout_s: float) -> ToolTimeout:
     text = f"{tool} timed out: it did not return within {timeout_s:g} s and was interrupted."
     if session.ledger.has_effect(tool):
-        text += " It is not known whether it took effect. Find out what happened before you go on."
+        text += " It is not known whether it took effect. Check this before you continue."
     return ToolTimeout(text)

@@ -19,11 +19,11 @@ class VoteResult:
     """Result of one round of a vote.
 
     Attributes:
-        variants: variants for which to request further candidates. If not empty, the vote is still open and
-            the other fields have no meaning.
+        variants: variants for which to request further candidates. If there are any, the vote is undecided
+            and the other fields have no meaning.
         turn: the turn with which the run continues; None if there is a plan.
         candidate_index: index of that turn among the candidates. Index 0 is the proposed turn.
-        plan: the plan to carry out because the candidates did not agree, as from `Session.propose`.
+        plan: the plan to apply because the candidates did not agree, as from `Session.propose`.
     """
 
     variants: tuple[SampleVariant, ...] = ()
@@ -34,7 +34,16 @@ class VoteResult:
 
 @dataclass(slots=True, kw_only=True)
 class OpenVote:
-    """Vote that is not decided yet."""
+    """Undecided vote.
+
+    Attributes:
+        turn: the proposed turn.
+        trigger: finding that triggered the vote.
+        plan: plan with the vote.
+        sample: action of the plan.
+        recovery_index: index of the recovery in `RunState.recoveries`.
+        candidates: candidates so far; the first one is the proposed turn.
+    """
 
     turn: Step
     trigger: Finding
@@ -47,25 +56,32 @@ class OpenVote:
 def evaluate_candidate(
     state: RunState, turn: Step | None, trigger: Finding, plan: RecoveryPlan
 ) -> VoteCandidate:
-    """Check a candidate with the detectors and with the strategy's acceptance test."""
+    """Return a candidate of a vote; a finding or the strategy's acceptance test may reject it.
+
+    Args:
+        state: state of the run.
+        turn: turn of the candidate; None if the model request failed.
+        trigger: finding that triggered the vote.
+        plan: plan with the vote.
+    """
     if turn is None:
         return VoteCandidate(turn=None, rejection_reason="the request to the model failed")
     turn = _repair_candidate(state, replace(turn, index=len(state)))
     found = state.check_proposed(turn)
-    wrong = most_severe(found, state.config.finding_threshold)
-    if wrong is not None:
-        return VoteCandidate(turn=turn, rejection_reason=wrong.message or wrong.detector)
+    finding = most_severe(found, state.config.finding_threshold)
+    if finding is not None:
+        return VoteCandidate(turn=turn, rejection_reason=finding.message or finding.detector)
     strategy = state.config.planner.find_strategy(trigger.detector, plan.strategy)
     if strategy is None:
         return VoteCandidate(turn=turn)
     run = state.run
-    said = state.run_safely(strategy.accept, replace(run, steps=(*run.steps, turn)))
-    refused = "the acceptance test refused it" if said in (False, None) else ""
-    return VoteCandidate(turn=turn, rejection_reason=said if isinstance(said, str) else refused)
+    verdict = state.run_safely(strategy.accept, replace(run, steps=(*run.steps, turn)))
+    default_reason = "the acceptance test refused it" if verdict in (False, None) else ""
+    return VoteCandidate(turn=turn, rejection_reason=verdict if isinstance(verdict, str) else default_reason)
 
 
 def _repair_candidate(state: RunState, turn: Step) -> Step:
-    """Repair the unambiguous errors in a candidate's calls, if the policy repairs calls.
+    """Return the turn with its unambiguous errors repaired, if the policy repairs calls.
 
     Without the repair, equal calls in different forms would not count as agreement.
     """
@@ -79,20 +95,20 @@ def _repair_candidate(state: RunState, turn: Step) -> Step:
 
 def record_vote(state: RunState, vote: OpenVote, tally: VoteTally) -> None:
     """Record the cost of the vote, and the rejected candidates as abandoned branches."""
-    asked = vote.candidates[1:]
-    kept = 0 if tally.winner is None else tally.winner
-    left = [(place, one.turn) for place, one in enumerate(vote.candidates) if place != kept and one.turn]
-    used = [turn.usage for _, turn in left if turn.usage is not None]
+    requests = len(vote.candidates) - 1
+    accepted = 0 if tally.winner is None else tally.winner
+    others = [(i, one.turn) for i, one in enumerate(vote.candidates) if i != accepted and one.turn]
+    used = [turn.usage for _, turn in others if turn.usage is not None]
     tokens = sum((usage.prompt_tokens or 0) + (usage.completion_tokens or 0) for usage in used)
-    state.account.charge(tokens=tokens, calls=len(asked), samples=len(asked))
-    for place, turn in left:
-        why = vote.candidates[place].rejection_reason or "the vote did not select it"
+    state.account.charge(tokens=tokens, calls=requests, samples=requests)
+    for index, turn in others:
+        reason = vote.candidates[index].rejection_reason or "the vote did not select it"
         state.recorder.add(replace(turn, index=vote.turn.index))
-        state.recorder.fork(vote.turn.index, reason=f"{vote.plan.strategy}: {why}")
+        state.recorder.fork(vote.turn.index, reason=f"{vote.plan.strategy}: {reason}")
     cost = {
         **state.recoveries[vote.recovery_index].cost,
         "tokens": float(tokens),
-        "calls": float(len(asked)),
+        "calls": float(requests),
         "candidates": float(len(vote.candidates)),
         "votes": float(tally.votes),
     }

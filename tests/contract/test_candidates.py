@@ -178,7 +178,7 @@ def test_custom_repair_replaces_result(driver: str) -> None:
         repair=repair,
     )
     assert sorted(played.requests[3].tool_results) == [none, none, "seat 4 is free"]
-    assert "put right" in told(played, 3)
+    assert "has been corrected" in told(played, 3)
     assert "seat 4 is free" in played.requests[4].tool_results, "it stays so"
     (recovery,) = played.session.recoveries
     step = played.session.run.steps[recovery.plan.step]
@@ -194,7 +194,7 @@ def test_failed_read_is_retried_once(driver: str, broken: Any) -> None:
     played = play(driver, [FIND, DONE], finds=[broken, "seat 4"], recover={"on_fail": "roll_forward"})
     assert played.find_count == 2
     assert played.requests[1].tool_results == ["seat 4"]
-    assert "was called once more" in told(played)
+    assert "It was repeated" in told(played)
     (recovery,) = played.session.recoveries
     assert (recovery.outcome, recovery.trigger) == (RecoveryOutcome.CONFIRMED, "tool_error")
     assert "fault_model:soft_error" in recovery.plan.codes

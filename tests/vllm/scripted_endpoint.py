@@ -50,7 +50,7 @@ def allowed(told: list[str], results: list[str]) -> list[str]:
     everything = " ".join(told)
     booked = any("is yours" in result for result in results)
     if "acceptance" in everything:
-        return [DONE] if booked or "last answer was dropped" in everything else [call("book", seat=4)]
+        return [DONE] if booked or "last answer was rejected" in everything else [call("book", seat=4)]
     if not told:
         return [call("fly", to="aisle")]
     if len(told) == 1:

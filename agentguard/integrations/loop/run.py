@@ -43,6 +43,7 @@ from agentguard.recover.actions import (
     SampleVariant,
     SendMessage,
 )
+from agentguard.recover.agent_messages import format_failed_undo
 from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.recover.effect_store import Effect, EffectStore
 from agentguard.recover.plan import Recovery, RecoveryPlan
@@ -359,6 +360,5 @@ class LoopRun:
                 case _:
                     pass
         if failed_effects:
-            names = ", ".join(effect.tool for effect in failed_effects)
-            self.branch.add_guard_message(f"[guard] Undoing {names} failed: its effect remains.")
+            self.branch.add_guard_message(format_failed_undo(failed_effects))
         self.done = self.session.stop_reason is not None

@@ -234,7 +234,7 @@ def test_equal_calls_of_undeclared_tool_in_one_turn_are_refused_once() -> None:
     assert plan is not None
     assert plan.strategy == "reprompt"
     assert "weather twice with the same arguments" in session.pending_messages[0]
-    assert "after you have seen the result of the first one" in session.pending_messages[0]
+    assert "after the result of the first one" in session.pending_messages[0]
     assert session.propose(pair(TEN, TEN, tool="weather")) is None
 
 
@@ -397,7 +397,7 @@ def test_policy_may_stop_a_repeated_call() -> None:
     session = begin(effect="destructive", policy=policy)
     execute(session, pair(TEN))
     session.propose(pair(TEN))
-    assert "it would not run" in session.pending_messages[0]
+    assert "a repetition will not run" in session.pending_messages[0]
     assert session.propose(pair(TEN)) is not None
     assert session.stop_reason is not None
 

@@ -187,7 +187,7 @@ def test_unknown_outcome_of_last_step_makes_next_turn_risky() -> None:
     session.commit(done(call("find", where="aisle"), "Error: the service did not answer"))
     plan = session.propose(call("find", where="front"))
     assert plan is not None
-    assert "in doubt" in plan.reason
+    assert "uncertain" in plan.reason
     session.commit(done(call("find", where="front"), "seat 4 is free"))
     assert session.propose(call("find", where="back")) is None
 

@@ -195,7 +195,7 @@ def test_agent_is_informed_of_lost_steps_and_remaining_effects() -> None:
     assert len(session) == 1
     assert session.run.branches[0].reason == INTERRUPTION_REASON
     (said,) = session.pending_messages
-    assert "1 later steps are lost" in said
+    assert "Lost steps: 1" in said
     assert 'book({"seat":5}) returned yours' in said
     assert '"seat":4' not in said
     again_claim = session.begin_tool("book", {"seat": 5})

@@ -110,5 +110,5 @@ def test_spent_budget_is_in_the_finding_of_the_refused_end() -> None:
         refuse_without_seat, lambda _run, findings: messages.extend(one.message for one in findings)
     )
     count_refused_ends(Hall(guard), is_slow=True)
-    assert "the runs of this guard have spent their retry budget" in messages[-1]
+    assert "the runs of this guard have exhausted their retry budget" in messages[-1]
     assert not any("retry budget" in message for message in messages[:10])
