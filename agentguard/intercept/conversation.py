@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -171,12 +171,17 @@ class Conversation:
         self.answer_step = None
 
 
+_MAX_ACTIVE_CONVERSATIONS: Final = 64
+"""Number of waiting conversations whose sessions keep their detectors in memory."""
+
 _KeyIndex = dict[bytes, dict[int, Conversation]]
 """Conversations by key and by `id`, oldest first; several clients may send the same history."""
 
 
 class ConversationCache:
     """Thread-safe LRU cache of conversations that wait for their next request.
+
+    The sessions of all but the latest 64 release their detectors.
 
     Args:
         max_conversations: maximum number of conversations.
@@ -195,6 +200,7 @@ class ConversationCache:
         self._total_bytes = 0
         self._lock = threading.Lock()
         self._waiting: OrderedDict[int, Conversation] = OrderedDict()
+        self._active: OrderedDict[int, Conversation] = OrderedDict()
         self._by_continuation_key: _KeyIndex = {}
         self._by_retry_key: _KeyIndex = {}
 
@@ -238,7 +244,7 @@ class ConversationCache:
                 retry_key,
             )
             conversation.waiting_since = time.monotonic()
-            self._waiting[id(conversation)] = conversation
+            self._waiting[id(conversation)] = self._active[id(conversation)] = conversation
             self._total_bytes += conversation.size_bytes
             for key in conversation.continuation_keys:
                 self._by_continuation_key.setdefault(key, {})[id(conversation)] = conversation
@@ -247,6 +253,11 @@ class ConversationCache:
             evicted_conversations = []
             while self._is_over_limit():
                 evicted_conversations.append(self._remove(next(iter(self._waiting.values()))))
+            inactive = None
+            if len(self._active) > _MAX_ACTIVE_CONVERSATIONS:
+                _, inactive = self._active.popitem(last=False)
+        if inactive is not None:
+            inactive.session.release_detectors()
         if self._on_evict is not None:
             for evicted in evicted_conversations:
                 self._on_evict(evicted)
@@ -268,6 +279,7 @@ class ConversationCache:
     def _remove(self, conversation: Conversation) -> Conversation:
         if self._waiting.pop(id(conversation), None) is not None:
             self._total_bytes -= conversation.size_bytes
+        self._active.pop(id(conversation), None)
         for key in conversation.continuation_keys:
             _remove_from_index(self._by_continuation_key, key, conversation)
         if conversation.retry_key:

@@ -202,6 +202,9 @@ class PassiveSession(Session):
         self._sink.add(step)
         return step
 
+    def release_detectors(self) -> None:
+        """Do nothing: no detector runs during the session."""
+
     def end(self, *, is_refusable: bool = True) -> None:
         """End the run and release its steps, since its conversation may wait; a second call does nothing."""
         del is_refusable

@@ -37,7 +37,7 @@ def end_run(state: RunState, pending_turn: PendingTurn, *, is_refusable: bool) -
     accepted = _run_acceptance_test(state)
     if accepted is True:
         state.config.acceptance_retry_budget.deposit()
-    found = state.finish_detectors()
+    found = state.finish_detectors() if is_refusable else ()
     if accepted is None and not state.has_earlier_turns:
         claim = state.run_safely(find_unsupported_claim, state.run, state.ledger)
         if claim is not None and is_refusable:

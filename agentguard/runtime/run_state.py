@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from agentguard.detect.base import DetectorFailure, Finding, most_severe
+from agentguard.detect.runner import IncrementalRunner
 from agentguard.judge.response_safety import SafetyAssessment
 from agentguard.recover.actions import SendMessage, Stop
 from agentguard.recover.budget import BudgetAccount
@@ -29,6 +30,9 @@ from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.costs import price_step
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolSpec, Trajectory
+
+_MAX_REPLAYED_STEPS: Final = 32
+"""Length of a run up to which its detectors are released: a replay takes 60 µs a step."""
 
 _Result = TypeVar("_Result")
 _Params = ParamSpec("_Params")
@@ -107,7 +111,7 @@ class RunState:
         self._pending_messages: list[str] = []
         self._added_tools: tuple[ToolSpec, ...] = ()
         self._tool_names = {tool.name for tool in self.run.tools}
-        self._detector_runner = config.build_detector_runner(meta)
+        self._detector_runner: IncrementalRunner | None = config.build_detector_runner(meta)
         self.live_run = None if config.live_judge is None else config.live_judge.open_run(self.recorder)
         """Classification of the steps by a judge; None without a live judge."""
         self._step_timer = StepTimer()
@@ -200,25 +204,44 @@ class RunState:
 
     def check_proposed(self, turn: Step) -> Sequence[Finding]:
         """Return the findings on a turn whose tools have not run; its index is the number of steps."""
-        return self.run_safely(self._detector_runner.check_proposed, turn) or ()
+        return self.run_safely(self._get_detector_runner().check_proposed, turn) or ()
 
     def finish_detectors(self) -> Sequence[Finding]:
         """Report the end of the run to the detectors; return their last findings.
 
         If the run continues, call `replay_detectors`.
         """
-        return self.run_safely(self._detector_runner.finish) or ()
+        return self.run_safely(self._get_detector_runner().finish) or ()
 
     def replay_detectors(self) -> None:
         """Run new detectors over the current branch; their findings replace all earlier ones."""
-        run = self.run
-        tools = (*run.tools, *self._added_tools)
-        self._detector_runner = self.config.build_detector_runner(
-            replace(run, steps=(), branches=(), tools=tools)
-        )
+        self._detector_runner = self._build_detector_runner()
         self.findings = []
-        for step in run.steps:
+        for step in self.run.steps:
             self.findings += self._observe(step)
+
+    def release_detectors(self) -> None:
+        """Release the detectors of a short run that waits for its next event, which replays the run.
+
+        Detectors have more than half of the memory of such a run. After a failure of a detector they are
+        kept, because a replay would not have the failure.
+        """
+        with self._lock:
+            runner = self._detector_runner
+            if runner is not None and not runner.failures and len(self) <= _MAX_REPLAYED_STEPS:
+                self._detector_runner = None
+
+    def _get_detector_runner(self, length: int | None = None) -> IncrementalRunner:
+        """Return the detectors; after a release, new ones that have observed the first ``length`` steps."""
+        if self._detector_runner is None:
+            self._detector_runner = runner = self._build_detector_runner()
+            for step in self.run.steps[:length]:
+                runner.observe(step)
+        return self._detector_runner
+
+    def _build_detector_runner(self) -> IncrementalRunner:
+        tools = (*self.run.tools, *self._added_tools)
+        return self.config.build_detector_runner(replace(self.run, steps=(), branches=(), tools=tools))
 
     def queue_messages(self, texts: Iterable[str]) -> None:
         """Append texts to `pending_messages`."""
@@ -336,7 +359,7 @@ class RunState:
             self.run_safely(observer, recovery)
 
     def _observe(self, step: Step) -> Sequence[Finding]:
-        return self.run_safely(self._detector_runner.observe, step) or ()
+        return self.run_safely(self._get_detector_runner(step.index).observe, step) or ()
 
 
 class _TimedLock:

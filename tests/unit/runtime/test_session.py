@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentguard.detect.base import Finding
+from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.recover.actions import Reject, Rewind, SendMessage, Stop
@@ -91,6 +91,43 @@ def test_clean_run_is_unchanged() -> None:
     )
     assert session.end() is None
     assert (session.has_ended, session.recoveries, session.run.branches) == (True, [], ())
+
+
+def play_loop(*, is_released: bool) -> Session:
+    """Propose and commit the same turn until a plan comes; optionally release the detectors at each event."""
+    session = begin()
+    for _ in range(4):
+        session.check_boundary()
+        for event in (session.propose, session.commit):
+            if is_released:
+                session.release_detectors()
+            event(turn(seen=None) if event == session.propose else turn())
+    session.check_boundary()
+    return session
+
+
+def test_released_detectors_find_the_same_after_a_replay() -> None:
+    kept, released = play_loop(is_released=False), play_loop(is_released=True)
+    assert kept.findings
+    assert released.findings == kept.findings
+    assert [one.plan for one in released.recoveries] == [one.plan for one in kept.recoveries]
+    assert (released.failures, released.run) == ([], replace(kept.run, steps=released.run.steps))
+
+
+def test_detectors_of_a_long_run_are_not_released() -> None:
+    session = begin()
+    loop(session, 40)
+    before = session._detector_runner
+    session.release_detectors()
+    assert session._detector_runner is before
+
+
+def test_detectors_with_a_failure_are_not_released() -> None:
+    session = begin()
+    assert session._detector_runner is not None
+    session._detector_runner.failures.append(DetectorFailure(detector="d", step=0, error="ValueError"))
+    session.release_detectors()
+    assert session._detector_runner is not None
 
 
 def test_turn_has_the_times_between_its_boundary_and_its_commit() -> None:
