@@ -140,6 +140,7 @@ def build_client_step(
     extra: dict[str, Any] | None = None,
     unknown_parts: Sequence[str] = (),
 ) -> Step:
+    """Return the step of a text that the client wrote; its index is 0."""
     return Step(
         index=0,
         source=source,
@@ -153,6 +154,7 @@ def build_client_step(
 
 
 def build_orphan_step(result: ContentResult, event: JsonNode, position: int) -> Step:
+    """Return an environment step with the result of a call that is not in the current turn."""
     builder = StepBuilder()
     builder.add_result(
         result.content,
@@ -176,6 +178,7 @@ def collect_result_extra(event: JsonNode) -> dict[str, Any]:
 
 
 def extract_error_text(event: JsonNode) -> str:
+    """Return the message of an API error; "API error" if the event has no message."""
     error = event.raw("error")
     if isinstance(error, dict):
         message = error.get("message")
