@@ -1,7 +1,8 @@
 """Shared body of a synchronous and an asynchronous function, so that the two cannot diverge.
 
 The body is a generator. It yields requests, for instance to a model, and receives the results; an exception
-of a request is raised in the body. The surrounding function executes the requests, at once or awaited.
+of a request is raised in the body. `run_sync` executes each request in the calling thread; `run_async` awaits
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RunInThread:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait of a body, in seconds."""
+    """Request to wait ``seconds``."""
 
     seconds: float
 
@@ -114,5 +115,5 @@ async def _ahandle_all(gather: Gather, handle_request: Callable[[Any], Awaitable
 
 
 def call(function: Callable[[], Any]) -> Any:
-    """Call the function that a body yields; the ``handle_request`` of a body that yields functions."""
+    """Call a function that a body yields as its request; use it as ``handle_request``."""
     return function()

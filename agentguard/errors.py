@@ -21,7 +21,7 @@
     │   ├── StoreUnavailable   the database cannot be reached, read or written now
     │   ├── StoreTimeout       rows were not written in the time allowed; they are still queued
     │   └── RowsLost           rows that will not be written
-    ├── ResilienceError        a call to an endpoint was not carried out; has the stage it reached
+    ├── ResilienceError        a call to an endpoint was not sent, or failed; has the stage that it reached
     │   ├── BackendError       the endpoint refused, failed, or broke off
     │   ├── DeadlineExceeded   the time for the call is up
     │   ├── Stalled            a stream made no progress in its time
@@ -166,7 +166,7 @@ class EvaluationError(AgentGuardError):
 
 
 class ResilienceError(AgentGuardError):
-    """A call to an endpoint was not carried out.
+    """A call to an endpoint was not sent, or failed.
 
     Attributes:
         reason: the problem, in one clause, without contents of the request or the answer.
@@ -242,7 +242,7 @@ class RetriesExhausted(ResilienceError):
 
 
 class StoreError(AgentGuardError):
-    """The store is invalid, or an operation on it is."""
+    """The store or an operation on it is invalid."""
 
     code = "store_error"
 

@@ -204,7 +204,7 @@ class Guard(IntegrationMethods):
     def close(self) -> None:
         """Diagnose the runs that have ended, then close the judges of localizer, safety and acceptance test.
 
-        A later question opens them again.
+        A later diagnosis opens the judges again.
         """
         self.flush(_CLOSE_TIMEOUT_S)
         self.components.localizer.close()

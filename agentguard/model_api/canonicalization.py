@@ -1,8 +1,8 @@
-"""Canonicalization of answers: equal content gives equal bytes, whatever its ids, times, usage and spacing.
+"""Canonicalization of answers: equal content gives equal bytes, whatever the ids, times, usage and spacing.
 
-The result serves to compare answers, not to forward them. The module supports complete answers and streams of
-the four generating APIs: chat, completions, messages and responses. The canonical form of any other JSON
-object is the object without `_VOLATILE_FIELDS`.
+The result is for comparisons and cannot be forwarded. The module supports complete answers and streams of the
+four generating APIs: chat, completions, messages and responses. Of any other JSON object, it removes the
+fields that differ between equal answers, such as the id.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from agentguard.model_api.sse import extract_data, split_events
+from agentguard.model_api.sse import parse_payloads
 
 _VOLATILE_FIELDS = ("id", "created", "usage", "model", "system_fingerprint", "service_tier")
 
@@ -44,12 +44,6 @@ def canonicalize_stream(api: str, chunks: bytes) -> bytes:
         return orjson.dumps(_CANONICALIZERS[api](answer), option=orjson.OPT_SORT_KEYS)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return chunks
-
-
-def parse_payloads(chunks: bytes) -> list[Any]:
-    """Return the JSON of each event with data. Raises ValueError if the data of an event is not JSON."""
-    payloads = (extract_data(event) for event in split_events(chunks))
-    return [orjson.loads(data) for data in payloads if data is not None and data != b"[DONE]"]
 
 
 def _canonicalize_chat(answer: Any) -> Any:

@@ -84,7 +84,7 @@ def _has_content(data: bytes) -> bool:
     event = decode_event_head(data)
     if isinstance(event, str) or not event.type.startswith("response."):
         return False
-    if event.type == "response.completed":  # without output, also before it, it is not an answer
+    if event.type == "response.completed":  # a completed response without output is not an answer
         response = _decode_inner(bytes(event.response))
         return isinstance(response, str) or response.output != []
     return event.type not in _CONTENTLESS_EVENTS and not event.type.endswith(".delta")

@@ -126,6 +126,12 @@ def parse_event_fast(event: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def parse_payloads(chunks: bytes) -> list[Any]:
+    """Return the JSON of each event with data. Raises ValueError if the data of an event is not JSON."""
+    payloads = (extract_data(event) for event in split_events(chunks))
+    return [orjson.loads(data) for data in payloads if data is not None and data != b"[DONE]"]
+
+
 def encode_event(value: Mapping[str, Any], *, include_name: bool = False) -> bytes:
     """Return an event for an object; ``include_name`` adds its type as event name."""
     name = b"event: " + str(value["type"]).encode() + b"\n" if include_name else b""

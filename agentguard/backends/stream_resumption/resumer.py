@@ -19,9 +19,8 @@ import orjson
 
 from agentguard.backends.base import BackendRequest, Headers, StreamingResponse
 from agentguard.errors import AgentGuardError, BackendError, DeadlineExceeded, ResilienceError
-from agentguard.model_api.canonicalization import parse_payloads
 from agentguard.model_api.json_rewrite import append_item, decode_field, parse_fields, replace_fields
-from agentguard.model_api.sse import extract_data, split_events
+from agentguard.model_api.sse import extract_data, parse_payloads, split_events
 from agentguard.resilience.stream_timeout import close_response
 
 _TOKEN_LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
