@@ -112,6 +112,18 @@ def is_disabled(document: object) -> bool:
     return document is False or document == "off"
 
 
+def reject_unknown_options(kind: str, name: str, unknown: Mapping[str, object]) -> None:
+    """Raise ConfigError if a plug-in received an option that it does not have.
+
+    Args:
+        kind: kind of the plug-in, e.g. ``localizer``.
+        name: name of the plug-in.
+        unknown: the unknown options.
+    """
+    if unknown:
+        raise ConfigError(f"{kind} {name!r} has no option {', '.join(sorted(unknown))}")
+
+
 def parse_options(defaults: T, document: object, path: str) -> T:
     """Return the options with the changes of the configuration.
 

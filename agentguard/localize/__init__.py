@@ -1,4 +1,4 @@
-"""Localizers, which name the step that caused the failure; one file per method."""
+"""Localizers: methods that rank the steps of a run as candidates for the root cause; one module each."""
 
 from __future__ import annotations
 

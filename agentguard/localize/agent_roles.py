@@ -1,6 +1,6 @@
 """Roles of the agents in a run, inferred from its structure: task handoff, workers and coordinators.
 
-Nothing here is specific to a benchmark. The only word list holds common names of coordinating agents.
+No rule is specific to a benchmark. The only word list has common names of coordinating agents.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _TASK_PREFIX_CHARS = 120  # characters of the task that a task handoff must repe
 
 
 def find_coordinators(trajectory: Trajectory) -> frozenset[str]:
-    """Return the names of coordinating agents, judged by name; empty if no other agent would be left."""
+    """Return the agents whose name is that of a coordinator; empty if there is no other agent."""
     agents = {step.agent for step in trajectory.steps if step.source is Source.AGENT}
-    steering = frozenset(filter(_is_coordinator_name, agents))
-    return steering if agents - steering else frozenset()
+    coordinators = frozenset(filter(_is_coordinator_name, agents))
+    return coordinators if agents - coordinators else frozenset()
 
 
 def find_agent_steps(trajectory: Trajectory) -> tuple[int, ...]:
@@ -32,29 +32,28 @@ def find_agent_steps(trajectory: Trajectory) -> tuple[int, ...]:
 
 
 def find_task_handoff(trajectory: Trajectory) -> int | None:
-    """Return the index of an agent's first step if it only passes on the task, else None.
+    """Return the index of a task handoff: a first step of an agent that contains the task, else None.
 
-    Some recordings open with an agent that passes on the task as its own message. The task reappears in that
-    message, and only the opening step can be one.
+    In some recordings, the first step is by an agent that passes on the task as its own message.
     """
     if not trajectory.steps or not trajectory.task:
         return None
     first = trajectory.steps[0]
     head = _normalize_text(trajectory.task)[:_TASK_PREFIX_CHARS]
-    opens = first.source is Source.AGENT and bool(head) and head in _normalize_text(first.content)
-    return 0 if opens else None
+    is_handoff = first.source is Source.AGENT and bool(head) and head in _normalize_text(first.content)
+    return 0 if is_handoff else None
 
 
 def find_worker_steps(trajectory: Trajectory) -> tuple[int, ...]:
-    """Return the indices of agents' steps without task handoff and coordinators; if none is left, of all."""
-    steering, opening = find_coordinators(trajectory), find_task_handoff(trajectory)
-    acting = find_agent_steps(trajectory)
-    workers = tuple(i for i in acting if i != opening and trajectory.steps[i].agent not in steering)
-    return workers or acting
+    """Return the indices of agents' steps without task handoff and coordinators; all, if no step remains."""
+    coordinators, handoff = find_coordinators(trajectory), find_task_handoff(trajectory)
+    agent_steps = find_agent_steps(trajectory)
+    workers = tuple(i for i in agent_steps if i != handoff and trajectory.steps[i].agent not in coordinators)
+    return workers or agent_steps
 
 
 def has_environment_response(trajectory: Trajectory, index: int) -> bool:
-    """Return whether a step has observations or the environment speaks directly after it."""
+    """Return whether a step has observations, or a step of the environment follows it."""
     if trajectory.steps[index].observations:
         return True
     after = index + 1
@@ -62,7 +61,7 @@ def has_environment_response(trajectory: Trajectory, index: int) -> bool:
 
 
 def list_outcome_steps(trajectory: Trajectory, index: int) -> tuple[Step, ...]:
-    """Return the step and the environment's steps directly after it; they show its outcome."""
+    """Return a step and the environment's steps directly after it, which show its outcome."""
     end = index + 1
     while end < len(trajectory.steps) and trajectory.steps[end].source is Source.ENVIRONMENT:
         end += 1
@@ -82,8 +81,8 @@ def has_failed_outcome(trajectory: Trajectory, index: int) -> bool:
 def _is_coordinator_name(agent: str) -> bool:
     """Return whether the last significant part of a name is a coordinator's: "data_manager_expert" is not."""
     parts = [part.lower() for part in _NAME_PART.findall(agent)]
-    telling = [part for part in parts if part not in _IGNORED_NAME_PARTS]
-    return bool(telling) and telling[-1] in _COORDINATOR_NAMES
+    significant = [part for part in parts if part not in _IGNORED_NAME_PARTS]
+    return bool(significant) and significant[-1] in _COORDINATOR_NAMES
 
 
 def _normalize_text(text: str) -> str:

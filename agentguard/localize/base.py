@@ -1,4 +1,4 @@
-"""Diagnoses, the interface of localizers, a base class, and an adapter for plug-ins."""
+"""Diagnosis, interface and registry of localizers, a base class, and an adapter for plug-ins."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from agentguard.verdict import Verdict
 
 
 class OutcomeBasis(StrEnum):
-    """Evidence that the verdict of a diagnosis rests on."""
+    """Evidence for the verdict of a diagnosis."""
 
     METHOD = "method"
-    """The localizer's own judgement of the run."""
+    """Judgement of the run by the localizer itself."""
     KNOWN = "known"
     """The outcome was recorded or supplied."""
     LABELLED_RUNS = "labelled_runs"
-    """A model of this agent, trained on its labelled runs."""
+    """Model of this agent, trained on its labelled runs."""
     OTHER_RUNS = "other_runs"
-    """A comparison with other runs of this agent, without labels."""
+    """Comparison with other runs of this agent, without labels."""
     RULES = "rules"
     """Rules for a single run of an unknown agent."""
 
@@ -52,8 +52,7 @@ class Hypothesis:
         agent: agent of the step.
         module: memory, reflection, planning, action or system, if known.
         codes: qualified taxonomy codes, most probable first.
-        probability: probability that this step is the root cause, given that the run failed; calibrated if
-            the method is.
+        probability: probability that this step is the root cause, given that the run failed.
         evidence: quotes from the run.
         correction: corrective message to the agent after a rollback to this step.
         reason: explanation in one sentence.
@@ -82,7 +81,7 @@ class Diagnosis:
         method: name of the localizer.
         verdict: failed, no failure found or undecided.
         probability: probability that the run failed, in [0, 1].
-        basis: evidence that verdict and probability rest on.
+        basis: evidence for verdict and probability.
         hypotheses: candidates, most probable first; empty if no failure was found.
         findings: findings of the detectors.
         failures: detectors or judges that failed.
@@ -92,8 +91,8 @@ class Diagnosis:
             ``label_mass``, the smallest probability that the judge gave to all options of a question
             together, if the endpoint reports it; ``cost_usd``, if the policy has a price of the judge's
             model. Empty if no model was called.
-        judge: version of the judge that answered; empty if no judge did.
-        notes: remarks for the user, e.g. why the method is undecided.
+        judge: version of the judge that answered; empty if no judge answered.
+        notes: remarks for the user, e.g. the reason of an undecided verdict.
         recalibrated: parameters of the recalibration (`agentguard.localize.recalibration`); empty if the
             probabilities are the method's own.
     """
@@ -119,7 +118,7 @@ class SimpleLocalizer(Protocol):
 
     @property
     def name(self) -> str:
-        """Name the method is registered under."""
+        """Name of the method in the registry."""
         ...
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
@@ -128,20 +127,19 @@ class SimpleLocalizer(Protocol):
 
 
 class Localizer(Protocol):
-    """Ranks steps by how likely they caused the failure.
+    """Method that ranks the steps of a run by the probability that they caused its failure.
 
-    `agentguard.localize.base.BaseLocalizer` has defaults for all members but ``name`` and
-    ``locate``.
+    `BaseLocalizer` has defaults for all members except ``name`` and ``locate``.
     """
 
     @property
     def name(self) -> str:
-        """Name the method is registered under."""
+        """Name of the method in the registry."""
         ...
 
     @property
     def immediate_localizer(self) -> Localizer:
-        """Localizer for a run in progress, which asks no judge and does not block; by default this one."""
+        """Localizer for a run in progress. It asks no judge and does not block; by default this localizer."""
         ...
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
@@ -149,9 +147,9 @@ class Localizer(Protocol):
         ...
 
     def without_group(self, group: str) -> Localizer:
-        """Return a localizer that ignores what this one learnt from the runs of one question.
+        """Return a localizer without the knowledge from the runs of one question; by default this localizer.
 
-        An evaluation asks for it before it scores a run of that question. By default the same localizer.
+        An evaluation calls it before it scores a run of that question.
         """
         ...
 
@@ -166,11 +164,11 @@ class Trainable(Protocol):
 
     @property
     def name(self) -> str:
-        """Name the method is registered under."""
+        """Name of the method in the registry."""
         ...
 
     def fit(self, records: Sequence[Record]) -> Localizer | SimpleLocalizer:
-        """Learn from ``records`` alone; deterministic."""
+        """Return a localizer that is fitted to ``records`` alone; deterministic."""
         ...
 
 
@@ -203,7 +201,7 @@ class BaseLocalizer(ABC):
 
 
 class LocalizerFactory(Protocol):
-    """Builds a localizer from its options."""
+    """Factory of a localizer."""
 
     def __call__(self, **options: Any) -> Localizer | SimpleLocalizer | Trainable:
         """Build the localizer; raise ConfigError if an option is unknown or out of range."""
@@ -234,15 +232,15 @@ _REGISTRY: Registry[LocalizerFactory] = Registry(
 
 
 def get_localizer_registry() -> Registry[LocalizerFactory]:
-    """Return the registry of localizers: those in ``agentguard.localize`` and installed plug-ins."""
+    """Return the registry of localizers: the built-in ones and the installed plug-ins."""
     return _REGISTRY
 
 
 class LocalizerAdapter:
     """Complete localizer around a plug-in that has at least ``name`` and ``locate``.
 
-    The defaults are those of `BaseLocalizer`. A plug-in that has one of the optional members of `Localizer`
-    keeps it.
+    It uses the optional members of `Localizer` that the plug-in has, and the defaults of `BaseLocalizer` for
+    the others.
     """
 
     def __init__(self, localizer: SimpleLocalizer) -> None:

@@ -1,10 +1,9 @@
-"""Shared parts of the simple localizers: diagnoses from scored steps, and checks of options."""
+"""Builder of diagnoses from scored steps, for the simple localizers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from agentguard.errors import ConfigError
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
@@ -60,14 +59,12 @@ def halve_weights(steps: Iterable[int]) -> tuple[tuple[int, float], ...]:
     return tuple((step, 0.5**index) for index, step in enumerate(steps))
 
 
-def reject_unknown_options(method: str, unknown: Mapping[str, object]) -> None:
-    """Raise ConfigError if there is an unknown option."""
-    if unknown:
-        raise ConfigError(f"localizer {method!r} has no option {', '.join(sorted(unknown))}")
-
-
 def estimate_failure_rate(failed: Iterable[bool | None]) -> float:
-    """Return the failed share of training runs, with one of each added; 1 if no run is known to pass."""
+    """Return the share of failed runs, with one run of each outcome added; 1 if no run passed.
+
+    Args:
+        failed: outcome of each training run; None if it is unknown.
+    """
     outcomes = [value for value in failed if value is not None]
     if not outcomes or all(outcomes):
         return 1.0

@@ -1,4 +1,4 @@
-"""Localizer ``embedded``: uses the embedded judge, learns from annotated runs and needs no LLM."""
+"""Localizer ``embedded``: rankings and verdicts of the embedded judge, without an LLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis, OutcomeBasis
-from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES, reject_unknown_options
+from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES
+from agentguard.options import reject_unknown_options
 from agentguard.trajectory.grouping import group_by_agent
 from agentguard.trajectory.model import GOLD_ANSWER, Record, Source, Trajectory
 from agentguard.verdict import Verdict
@@ -35,7 +36,8 @@ class EmbeddedLocalizer(BaseLocalizer):
         model: folder of a model file and its card; None selects the packaged model.
         risk: share of passed runs that may be classified as failed, in (0, 0.5]. On kinds of log with a
             learnt outcome model it sets the limits between failed, undecided and no failure found.
-        with_answer: let training and `locate_with_answer` read the gold answer; the shipped model never does.
+        with_answer: use the gold answer in training and in `locate_with_answer`; the packaged model ignores
+            it.
         seed: seed of training.
         given_failed: assume that every run failed, and only rank the steps.
 
@@ -57,7 +59,7 @@ class EmbeddedLocalizer(BaseLocalizer):
         given_failed: bool = False,
         **unknown: object,
     ) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("localizer", self.name, unknown)
         if isinstance(risk, bool) or not isinstance(risk, int | float) or not 0 < risk <= 0.5:
             raise ConfigError(f"localizer 'embedded': risk is {risk!r}, expected a number in (0, 0.5]")
         self.risk = float(risk)
@@ -71,18 +73,19 @@ class EmbeddedLocalizer(BaseLocalizer):
 
     @classmethod
     def from_model(
-        cls, model: EmbeddedModel, *, risk: float = DEFAULT_RISK, with_answer: bool = False, seed: int = 0
+        cls,
+        model: EmbeddedModel,
+        *,
+        risk: float = DEFAULT_RISK,
+        with_answer: bool = False,
+        seed: int = 0,
+        given_failed: bool = False,
     ) -> EmbeddedLocalizer:
-        """Build a localizer from a trained model, without reading a file."""
+        """Build a localizer from a trained model, without reading a file; arguments as for the class."""
         localizer = cls.__new__(cls)
-        localizer.risk, localizer.with_answer, localizer.seed, localizer._model = (
-            risk,
-            with_answer,
-            seed,
-            model,
-        )
-        localizer._folder, localizer.given_failed = None, False
-        localizer._has_card = False
+        localizer.risk, localizer.with_answer = risk, with_answer
+        localizer.seed, localizer.given_failed = seed, given_failed
+        localizer._folder, localizer._model, localizer._has_card = None, model, False
         return localizer
 
     def count_training_runs(self, runs: Iterable[Trajectory]) -> int:
@@ -105,21 +108,17 @@ class EmbeddedLocalizer(BaseLocalizer):
         return decode_digests(load_card(self._folder))
 
     def fit(self, records: Sequence[Record]) -> EmbeddedLocalizer:
-        """Learn from annotated runs alone; return a fitted copy. Deterministic for one seed."""
+        """Return a copy that is trained on annotated runs alone; deterministic for one seed."""
         from agentguard.judge.embedded.training import build_untrained_model, train_model
 
         try:
             model = train_model(records, seed=self.seed, with_answer=self.with_answer)
         except JudgeError:
             model = build_untrained_model()
-        fitted = EmbeddedLocalizer.from_model(
-            model, risk=self.risk, with_answer=self.with_answer, seed=self.seed
-        )
-        fitted.given_failed = self.given_failed
-        return fitted
+        return self._with_model(model)
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run; an undecided one has hypotheses too, as the first steps to inspect."""
+        """Diagnose a run; an undecided run also has hypotheses, as the first steps to inspect."""
         answer = trajectory.extra.get(GOLD_ANSWER) if self.with_answer else None
         return self.locate_with_answer(trajectory, findings, answer if isinstance(answer, str) else None)
 
@@ -139,9 +138,9 @@ class EmbeddedLocalizer(BaseLocalizer):
         return self.build_diagnosis(trajectory, judgement, findings)
 
     def learn_agents(self, records: Sequence[Record]) -> EmbeddedLocalizer:
-        """Return a localizer that also knows the agents of these annotated runs.
+        """Return a localizer with additional specialists for the agents of annotated runs.
 
-        `agentguard.judge.embedded.label_counts` has the minimum of labels for an agent's specialist.
+        An agent gets a specialist from the minimum of labels in `agentguard.judge.embedded.label_counts`.
 
         Raises:
             JudgeError: no run is annotated.
@@ -150,19 +149,22 @@ class EmbeddedLocalizer(BaseLocalizer):
 
         systems = group_by_agent([record.trajectory for record in records])
         model = train_model(records, systems=systems, base=self.model, seed=self.seed)
-        localizer = EmbeddedLocalizer.from_model(
-            model, risk=self.risk, with_answer=self.with_answer, seed=self.seed
-        )
-        localizer.given_failed = self.given_failed
-        return localizer
+        return self._with_model(model)
 
     def assume_failure(self) -> EmbeddedLocalizer:
         """Return a localizer with the same model that assumes that every run failed."""
-        localizer = EmbeddedLocalizer.from_model(
-            self.model, risk=self.risk, with_answer=self.with_answer, seed=self.seed
-        )
+        localizer = self._with_model(self.model)
         localizer.given_failed = True
         return localizer
+
+    def _with_model(self, model: EmbeddedModel) -> EmbeddedLocalizer:
+        return EmbeddedLocalizer.from_model(
+            model,
+            risk=self.risk,
+            with_answer=self.with_answer,
+            seed=self.seed,
+            given_failed=self.given_failed,
+        )
 
     @property
     def model(self) -> EmbeddedModel:
@@ -266,7 +268,7 @@ def _build_notes(judgement: EmbeddedJudgement, verdict: Verdict, *, given_failed
     if given_failed:
         notes.append("the failure is given, not detected")
     elif judgement.is_known_outcome:
-        notes.append("the outcome rests on labelled runs of this agent in the training data")
+        notes.append("the verdict is based on labelled runs of this agent in the training data")
     else:
         notes.append(RULES_NOTE)
     if not judgement.is_known_ranking:

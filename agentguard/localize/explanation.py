@@ -1,8 +1,8 @@
-"""Explanation of a step for the user: codes, evidence and a correction, from rules on its features.
+"""Explanation of a step: codes, evidence, a reason for the user, and a correction for the agent.
 
-Findings of detectors at the step take precedence; the rules apply if there is no finding. A rule needs a
-passage of the run to quote. Without a finding and a passage there is no code and no correction. The rules are
-not learnt. A leaf code is only a hint: annotators agree poorly on leaves (a kappa of 0.05 to 0.55), so no
+Findings of detectors at the step take precedence. Without a finding, fixed rules on the features of the step
+apply. A rule needs a passage of the run to quote. Without a finding and a passage, there is no code and no
+correction. A leaf code is only a hint: annotators agree poorly on leaves (a kappa of 0.05 to 0.55), so no
 decision should depend on the code alone.
 """
 
@@ -29,9 +29,15 @@ QuoteFunction = Callable[["RunLayout", int], tuple[Evidence, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRule:
-    """Rule of the table: condition on a step's features, codes, reason, correction and evidence.
+    """Rule that explains a step.
 
-    If the codes are empty, they are those of the error that the evidence quotes.
+    Attributes:
+        name: identifier.
+        is_match: condition on the features of the step.
+        codes: qualified codes; empty for those of the error that the evidence quotes.
+        reason: explanation for the user.
+        correction: message to the agent; ``{step}`` is the index of the step.
+        select_evidence: function that returns the quotes; without a quote, the rule does not apply.
     """
 
     name: str
@@ -44,7 +50,7 @@ class ExplanationRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureExplanation:
-    """Explanation of one step."""
+    """Explanation of one step; the attributes are those of `agentguard.localize.base.Hypothesis`."""
 
     module: str | None
     codes: tuple[str, ...]
@@ -67,10 +73,16 @@ _NUMBER = re.compile(r"(?<![\w./-])\d[\d,]*(?:\.\d+)?(?![\w/-])")
 def explain_step(
     layout: RunLayout, index: int, row: FeatureRow, findings: list[Finding]
 ) -> FailureExplanation:
-    """Explain why a step may be the root cause; ``findings`` are the evidence for this step, in any order.
+    """Explain a candidate for the root cause.
 
-    Codes, correction and evidence come from findings that no later step repaired, or from a rule that quotes
-    a passage of the run. Without either, the explanation has only a reason.
+    Codes and correction are from findings that no later step repaired, or from a rule that quotes a passage
+    of the run. Without either, the explanation has only a reason.
+
+    Args:
+        layout: layout of the run.
+        index: index of the step.
+        row: features of the step by name.
+        findings: findings that are evidence for the step, in any order.
     """
     repaired = [finding for finding in findings if finding.recovered_after is not None]
     findings = [finding for finding in findings if finding.recovered_after is None]
@@ -132,7 +144,7 @@ def _explain_by_findings(index: int, findings: list[Finding]) -> FailureExplanat
 
 
 def _is_environmental(finding: Finding) -> bool:
-    """Return whether a finding describes only the environment's answer, not the action of the agent."""
+    """Return whether a finding describes only a result from the environment, not an action of the agent."""
     return _find_module(finding.codes) == "system"
 
 
@@ -195,8 +207,8 @@ def _quote_announcement(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
 def _quote_new_number(layout: RunLayout, index: int) -> tuple[Evidence, ...]:
     """Quote the sentence with the first number that neither the task nor an earlier step contains.
 
-    A number inside a word or an address, or in a line with a calculation, does not count. The first step of
-    an agent quotes nothing: there is no result yet that could contain the number.
+    A number inside a word or an address, or in a line with a calculation, is ignored. The first step of an
+    agent has no quote: no earlier result could contain the number.
     """
     steps = layout.run.steps
     if not any(one.source == "agent" or one.observations for one in steps[:index]):
@@ -234,8 +246,8 @@ EXPLANATION_RULES = (
         is_match=lambda row: row["wording.assume"] > 0,
         codes=("agent_error:memory.hallucination", "agentrx:invention_of_new_information"),
         reason="the step uses assumed or placeholder values",
-        correction="Do not assume or simulate values in step {step}: get each from a source or a tool first, "
-        "and say which; if none has it, say so and stop.",
+        correction="Do not assume or simulate values in step {step}. Get each value from a source or a tool, "
+        "and name the source. If no source has the value, state that and stop.",
         select_evidence=_quote_made_up_value,
     ),
     ExplanationRule(
@@ -243,8 +255,8 @@ EXPLANATION_RULES = (
         is_match=lambda row: row["outcome.failed"] > 0 and (row["form.code"] > 0 or row["form.calls"] > 0),
         codes=(),
         reason="a call of the step failed",
-        correction="Do not run step {step} as it is: read the error it returned, change what it names, "
-        "and test that on a small case before going on.",
+        correction="Do not repeat step {step} unchanged. Read the error that it returned, correct the cause, "
+        "and test the correction on a small case before you continue.",
         select_evidence=_quote_outcome,
     ),
     ExplanationRule(
@@ -252,8 +264,8 @@ EXPLANATION_RULES = (
         is_match=lambda row: row["evidence.gives_up"] > 0 or row["evidence.talks_after_failure"] > 0,
         codes=("agent_error:reflection.outcome_misinterpretation", "mast:no_or_incomplete_verification"),
         reason="the call before the step failed, and the step answers without a new call",
-        correction="Do not answer from memory in step {step}: the last run returned no result. Get the "
-        "missing result another way, and use nothing that no result shows.",
+        correction="Do not answer from memory in step {step}: the last execution returned no result. Get the "
+        "missing result in another way, and use only values that a result shows.",
         select_evidence=_quote_new_number,
     ),
     ExplanationRule(
@@ -261,8 +273,8 @@ EXPLANATION_RULES = (
         is_match=lambda row: row["claim.final_numbers"] > 0 or row["claim.made"] > 0,
         codes=("agentrx:invention_of_new_information", "agent_error:memory.hallucination"),
         reason="the step states values that no earlier text or result contains",
-        correction="Name the source of every value stated in step {step}; look up those that have none "
-        "before using them.",
+        correction="Name the source of every value in step {step}. Look up each value without a source "
+        "before you use it.",
         select_evidence=_quote_new_number,
     ),
     ExplanationRule(
@@ -270,7 +282,7 @@ EXPLANATION_RULES = (
         is_match=lambda row: row["evidence.idle"] > 0,
         codes=("agent_error:reflection.progress_misjudge", "mast:no_or_incomplete_verification"),
         reason="the step announces an action and does not perform it",
-        correction="In step {step}, do the work now instead of announcing it, and show its result.",
+        correction="In step {step}, perform the announced action now, and show its result.",
         select_evidence=_quote_announcement,
     ),
 )

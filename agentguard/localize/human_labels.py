@@ -1,8 +1,8 @@
-"""Human judgements of diagnoses, turned into run labels, annotated records and counts of schemata.
+"""Conversion of human judgements of diagnoses to run labels, annotated records and counts of schemata.
 
-A judgement marks a diagnosis (or one of its hypotheses) as right or wrong. It may name the step or the
-code that would have been right. On an undecided run it names the outcome instead. Only the latest judgement
-of each person counts. If people contradict each other, the value stays unknown.
+A judgement marks a diagnosis (or one of its hypotheses) as right or wrong. It may name the right step or the
+right code. On an undecided run it names the outcome instead. Only the latest judgement of each person counts.
+If people contradict each other, the value is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_RUN: Final = "the store no longer has the run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanLabel:
-    """Content of one judgement about a run; None or empty where the judgement leaves a field open."""
+    """Content of one judgement about a run; a field that the judgement does not set is None or empty."""
 
     failed: bool | None = None
     step: int | None = None
@@ -47,7 +47,7 @@ class RunLabel:
 
     Attributes:
         run_id: the run.
-        diagnosis: the latest of its diagnoses that was judged.
+        diagnosis: the latest diagnosis of the run with a judgement.
         failed: whether the run failed; None without such a judgement, or if people contradict each other.
         step: the root-cause step; None under the same conditions.
         code: its taxonomy code; empty if no judgement names one.
@@ -137,9 +137,9 @@ def merge_run_labels(
 
 
 def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLabel | None:
-    """Return the label that one judgement gives the run.
+    """Return the label of a run from one judgement.
 
-    Return None if its subject is neither a diagnosis nor a hypothesis, for example a finding.
+    Return None if the subject of the judgement is neither a diagnosis nor a hypothesis, but e.g. a finding.
     """
     step, code, note = judgement.data.get("step"), judgement.data.get("code"), judgement.data.get("note")
     judged_step = step if isinstance(step, int) and not isinstance(step, bool) else None
@@ -165,7 +165,7 @@ def parse_human_label(judgement: JudgementRow, diagnosis: Diagnosis) -> HumanLab
 
 
 def describe_label(label: RunLabel) -> str:
-    """Return a label in words: ``failed at step 4 (mast:step_repetition)``; empty if it names no outcome."""
+    """Return a label as text, e.g. ``failed at step 4 (mast:step_repetition)``; empty without an outcome."""
     if label.is_contradictory:
         return _CONTRADICTION
     if label.failed is None:
@@ -227,13 +227,13 @@ def update_schema_counts(
         return ()
     updated_schemata: list[ErrorSchema] = []
 
-    def counted(kept: tuple[ErrorSchema, ...]) -> list[ErrorSchema]:
+    def update(stored: tuple[ErrorSchema, ...]) -> list[ErrorSchema]:
         updated_schemata[:] = [
-            _update_counts(one, *changes[one.id], now=time.time()) for one in kept if one.id in changes
+            _update_counts(one, *changes[one.id], now=time.time()) for one in stored if one.id in changes
         ]
         return updated_schemata
 
-    SqlSchemaStore(store, tenant=tenant).update(counted)
+    SqlSchemaStore(store, tenant=tenant).update(update)
     return tuple(schema.id for schema in updated_schemata)
 
 
@@ -262,7 +262,7 @@ def _find_credited_schemata(judgement: JudgementRow, diagnosis: Diagnosis) -> It
     if hypothesis is None or label is None:
         return
     if judgement.subject == "diagnosis" and label.step is None and label.failed is not False:
-        return  # the label leaves open at which step the run failed
+        return  # the label does not name the step
     if (name := parse_cited_schema(hypothesis)) is not None:
         # The schema supported the step; a correction of the code alone does not refute it.
         yield name, label.step == hypothesis.step

@@ -1,8 +1,8 @@
 """Recalibration of diagnosis probabilities by the human judgements in a store.
 
-The probability that a run failed is corrected by a line in log-odds (Platt 1999), the probabilities of its
-steps by a temperature (Guo et al. 2017, arXiv 1706.04599). Both fits are regularised towards no change, so
-that a few judgements change the probabilities little.
+A line in log-odds corrects the probability that a run failed (Platt 1999). A temperature corrects the
+probabilities of its steps (Guo et al. 2017, arXiv 1706.04599). Both fits are regularised towards no change,
+so that a few judgements change the probabilities little.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MIN_OUTCOME_LABELS: Final = 20
 """Minimum of judged outcomes for a correction of failure probabilities."""
 MIN_LABELS_PER_OUTCOME: Final = 5
-"""Minimum among these of runs that failed, and of runs that did not."""
+"""Minimum of failed runs, and of passed runs, among these."""
 MIN_STEP_LABELS: Final = 20
 """Minimum of judged root causes among the hypotheses for a correction of step probabilities."""
 
@@ -71,7 +71,7 @@ class Recalibration:
 
     @property
     def has_enough_outcomes(self) -> bool:
-        """Return whether there are enough judged outcomes."""
+        """True if there are enough judged outcomes."""
         return (
             self.failed_count + self.passed_count >= MIN_OUTCOME_LABELS
             and min(self.failed_count, self.passed_count) >= MIN_LABELS_PER_OUTCOME
@@ -79,7 +79,7 @@ class Recalibration:
 
     @property
     def has_enough_steps(self) -> bool:
-        """Return whether there are enough judged root causes."""
+        """True if there are enough judged root causes."""
         return self.step_count >= MIN_STEP_LABELS
 
     def apply(self, diagnosis: Diagnosis) -> Diagnosis:
@@ -113,7 +113,7 @@ class Recalibration:
 
 
 class RecalibratedLocalizer(BaseLocalizer):
-    """Localizer whose probabilities are corrected by the judgements in a store.
+    """Localizer that corrects the probabilities of another localizer by the judgements in a store.
 
     It reads the judgements at the first diagnosis and refreshes them every ten minutes. If the store cannot
     be read, the last correction stays in use.
@@ -133,12 +133,8 @@ class RecalibratedLocalizer(BaseLocalizer):
         tenant: str = "",
         refresh_interval_s: float = _REFRESH_INTERVAL_S,
     ) -> None:
-        self.localizer, self._store, self._tenant, self._refresh_interval_s = (
-            localizer,
-            store,
-            tenant,
-            refresh_interval_s,
-        )
+        self.localizer, self._store, self._tenant = localizer, store, tenant
+        self._refresh_interval_s = refresh_interval_s
         self.name = localizer.name
         self._lock = threading.Lock()
         self._recalibrations: dict[str, Recalibration] = {}
@@ -170,7 +166,7 @@ class RecalibratedLocalizer(BaseLocalizer):
 
 
 def fit_recalibrations(labels: Iterable[RunLabel]) -> tuple[Recalibration, ...]:
-    """Fit a correction for each method, ordered by name; with too few judgements it changes nothing."""
+    """Return a correction for each method, ordered by name; with too few judgements it changes nothing."""
     by_method: dict[str, list[RunLabel]] = {}
     for label in labels:
         by_method.setdefault(label.diagnosis.method, []).append(label)

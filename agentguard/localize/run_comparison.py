@@ -1,7 +1,7 @@
 """Comparison of diagnosed runs with the other runs of the same agent, without labels.
 
-A diagnosis that rests on rules for a single run gets a new verdict if there are enough runs of its agent.
-A failure by the rules remains one.
+A diagnosis by rules for a single run gets a new verdict if there are enough runs of its agent. A run that the
+rules call failed stays failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentguard.judge.embedded.relative_outcome import RelativeOutcomeModel
 
 MAX_COMPARED_RUNS: Final = 1_000
-"""Maximum of runs that are held in memory for a comparison; further runs form the next comparison."""
+"""Maximum of runs in memory for a comparison; further runs form the next comparison."""
 
 DiagnosedRun = tuple[Trajectory, Diagnosis]
 
@@ -80,13 +80,13 @@ class RunComparator:
 def compare_runs(
     runs: Iterable[DiagnosedRun], localizer: Localizer, *, references: Sequence[DiagnosedRun] = ()
 ) -> Iterator[DiagnosedRun]:
-    """Yield the runs in their order, with verdicts from a comparison if enough runs of an agent are there.
+    """Yield the runs in order, with verdicts from a comparison for agents with enough runs.
 
     Args:
         runs: runs with their diagnoses, findings included.
         localizer: localizer of the diagnoses. Only the embedded judge compares; of any other localizer, the
             runs are yielded unchanged.
-        references: further runs that take part in each comparison and are not yielded, such as earlier runs.
+        references: further runs for each comparison, such as earlier runs; they are not yielded.
     """
     comparator = RunComparator.from_localizer(localizer)
     if comparator is None:
@@ -116,7 +116,11 @@ def compute_signals(run: Trajectory, findings: Sequence[Finding]) -> NDArray[np.
 
 
 def list_comparable_runs(agents: Sequence[AgentTraits | None]) -> list[list[int]]:
-    """Return the places of the runs of each agent with enough runs; None marks an incomparable run."""
+    """Return the indices of the runs of each agent with enough runs.
+
+    Args:
+        agents: agent of each run; None for a run that cannot be compared.
+    """
     from agentguard.judge.embedded.relative_outcome import MIN_BATCH_RUNS
 
     members: dict[str, list[int]] = {}
@@ -154,15 +158,15 @@ def _revise(
     diagnosis: Diagnosis, verdict: Verdict, probability: float, reasons: Sequence[str], count: int
 ) -> Diagnosis:
     unusual = f"; unusual for this agent: {', '.join(reasons)}" if reasons else ""
-    note = f"the outcome rests on a comparison with {count - 1} other runs of this agent{unusual}"
-    kept = [one for one in diagnosis.notes if one not in (RULES_NOTE, UNDECIDED_NOTE)]
+    note = f"the verdict is based on a comparison with {count - 1} other runs of this agent{unusual}"
+    other_notes = [one for one in diagnosis.notes if one not in (RULES_NOTE, UNDECIDED_NOTE)]
     if verdict is Verdict.UNDECIDED:
-        kept.insert(0, UNDECIDED_NOTE)
+        other_notes.insert(0, UNDECIDED_NOTE)
     return replace(
         diagnosis,
         verdict=verdict,
         probability=probability,
         basis=OutcomeBasis.OTHER_RUNS,
         hypotheses=() if verdict is Verdict.NO_FAILURE_FOUND else diagnosis.hypotheses,
-        notes=(note, *kept),
+        notes=(note, *other_notes),
     )

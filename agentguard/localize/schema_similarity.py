@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError, JudgeError
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
-from agentguard.localize.diagnosis_builder import reject_unknown_options
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
+from agentguard.options import reject_unknown_options
 from agentguard.trajectory.model import Record, Trajectory
 from agentguard.verdict import Verdict
 
@@ -47,7 +47,7 @@ class SchemaLocalizer(BaseLocalizer):
         k: nearest schemata that count for a step.
         model: folder of a model file and its card; None selects the packaged model.
         risk, seed, given_failed: as for ``embedded``.
-        same_task: also use schemata of the very same task. In an evaluation that would leak labels.
+        same_task: also use schemata of the same task. In an evaluation, this leaks labels.
 
     Raises:
         ConfigError: an option is unknown or out of range.
@@ -69,7 +69,7 @@ class SchemaLocalizer(BaseLocalizer):
         same_task: bool = False,
         **unknown: object,
     ) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("localizer", self.name, unknown)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ConfigError(f"localizer 'schema': k is {k!r}, expected a whole number of at least 1")
         self.k, self.seed, self.same_task = k, int(seed), bool(same_task)
@@ -100,8 +100,9 @@ class SchemaLocalizer(BaseLocalizer):
             )
         except JudgeError:
             model = build_untrained_model()
-        embedded = EmbeddedLocalizer.from_model(model, risk=self._embedded.risk, seed=self.seed)
-        embedded.given_failed = self._embedded.given_failed
+        embedded = EmbeddedLocalizer.from_model(
+            model, risk=self._embedded.risk, seed=self.seed, given_failed=self._embedded.given_failed
+        )
         return self.with_signals(signals, embedded)
 
     def with_signals(self, signals: SchemaSignals, embedded: EmbeddedLocalizer) -> SchemaLocalizer:
@@ -123,18 +124,19 @@ class SchemaLocalizer(BaseLocalizer):
 
     @property
     def model(self) -> EmbeddedModel:
-        """The trained model that ranks beside the schemata."""
+        """The trained model, to whose ranking the schemata contribute."""
         return self._embedded.model
 
     def without_group(self, group: str) -> SchemaLocalizer:
         """Return a copy that ignores schemata of one question; evaluation uses such a copy for each run."""
-        localizer = self.with_signals(self._signals, self._embedded) if self._signals is not None else self
-        if localizer is not self:
-            localizer._excluded_groups = (group,)
+        if self._signals is None:
+            return self
+        localizer = self.with_signals(self._signals, self._embedded)
+        localizer._excluded_groups = (group,)
         return localizer
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run; notes name the matching schemata, the first hypotheses carry their corrections."""
+        """Diagnose a run; notes name the matching schemata, whose corrections the first hypotheses have."""
         if self._signals is None or not len(self._signals.index):
             return self._build_undecided(trajectory, f"there are no schemata; {DISTILL_HINT}")
         if not trajectory.steps:
@@ -151,8 +153,8 @@ class SchemaLocalizer(BaseLocalizer):
 
         if self._signals is None:
             raise JudgeError(f"there are no schemata; {DISTILL_HINT}")
-        aside = self._excluded_groups if self.same_task else (*self._excluded_groups, trajectory.task)
-        return self._signals.compute(profile_cached(trajectory, findings), excluded_groups=aside)
+        groups = self._excluded_groups if self.same_task else (*self._excluded_groups, trajectory.task)
+        return self._signals.compute(profile_cached(trajectory, findings), excluded_groups=groups)
 
     def _build_undecided(self, trajectory: Trajectory, note: str) -> Diagnosis:
         return Diagnosis(
@@ -165,7 +167,7 @@ class SchemaLocalizer(BaseLocalizer):
 
 
 def _cite_schemata(diagnosis: Diagnosis, similarity: SimilaritySignal, steps: Sequence[int]) -> Diagnosis:
-    """Cite the matching schemata of the first hypotheses: in their reasons, and by id in a note."""
+    """Add the matching schemata to the first hypotheses, and a note with their ids."""
     row_of_step = {step: row_index for row_index, step in enumerate(steps)}
     cited_ids: dict[str, Any] = {}
     hypotheses = []

@@ -1,4 +1,4 @@
-"""Support for the first candidate of a diagnosis: root cause, likely step, or mere candidate."""
+"""Support for the first step of a diagnosis, as reports name it: root cause, likely step or candidate."""
 
 from __future__ import annotations
 

@@ -10,12 +10,8 @@ from typing import Literal, TypeVar, get_args
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Localizer, Trainable
-from agentguard.localize.diagnosis_builder import (
-    build_diagnosis,
-    estimate_failure_rate,
-    halve_weights,
-    reject_unknown_options,
-)
+from agentguard.localize.diagnosis_builder import build_diagnosis, estimate_failure_rate, halve_weights
+from agentguard.options import reject_unknown_options
 from agentguard.trajectory.model import Record, Trajectory
 
 Position = Literal["commonest", "first", "last"]
@@ -29,7 +25,7 @@ def build_constant_localizer(*, position: Position = "commonest", **unknown: obj
     Raises:
         ConfigError: an option is unknown, or ``position`` is invalid.
     """
-    reject_unknown_options(_NAME, unknown)
+    reject_unknown_options("localizer", _NAME, unknown)
     if position not in get_args(Position):
         raise ConfigError(f"localizer {_NAME!r}: position must be one of {', '.join(get_args(Position))}")
     return (
@@ -40,7 +36,7 @@ def build_constant_localizer(*, position: Position = "commonest", **unknown: obj
 
 
 class MostFrequentLabelTrainer:
-    """Learns the most frequent annotated step and, separately, the most frequent annotated agent."""
+    """Trainer of the most frequent annotated step and, separately, the most frequent annotated agent."""
 
     name = _NAME
 

@@ -8,7 +8,8 @@ from typing import Literal, get_args
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
-from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES, reject_unknown_options
+from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES
+from agentguard.options import reject_unknown_options
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 
@@ -30,7 +31,7 @@ class FirstFindingLocalizer(BaseLocalizer):
     name = "first_finding"
 
     def __init__(self, *, order: Order = "earliest", threshold: float = 0.5, **unknown: object) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("localizer", self.name, unknown)
         if order not in get_args(Order):
             raise ConfigError(f"localizer {self.name!r}: order must be one of {', '.join(get_args(Order))}")
         if not 0 <= threshold <= 1:
@@ -44,25 +45,25 @@ class FirstFindingLocalizer(BaseLocalizer):
         """
         best = _select_best_findings(trajectory, findings)
         ranking = sorted(best.values(), key=self._build_sort_key)[:MAX_HYPOTHESES]
-        surest = max((f.probability for f in ranking), default=0.0)
+        highest = max((f.probability for f in ranking), default=0.0)
         return Diagnosis(
             trajectory_id=trajectory.id,
             method=self.name,
-            verdict=self._select_verdict(ranking, surest),
-            probability=surest,
+            verdict=self._select_verdict(ranking, highest),
+            probability=highest,
             hypotheses=tuple(_build_hypothesis(trajectory, finding) for finding in ranking),
         )
 
     def _build_sort_key(self, finding: Finding) -> tuple[bool, float, float]:
-        faint = finding.probability < self.threshold
-        if self.order == "earliest" and not faint:
-            return faint, finding.step, -finding.probability
-        return faint, -finding.probability, finding.step
+        is_below = finding.probability < self.threshold
+        if self.order == "earliest" and not is_below:
+            return is_below, finding.step, -finding.probability
+        return is_below, -finding.probability, finding.step
 
-    def _select_verdict(self, ranked: list[Finding], surest: float) -> Verdict:
+    def _select_verdict(self, ranked: list[Finding], highest: float) -> Verdict:
         if not ranked:
             return Verdict.NO_FAILURE_FOUND
-        return Verdict.FAILED if surest >= self.threshold else Verdict.UNDECIDED
+        return Verdict.FAILED if highest >= self.threshold else Verdict.UNDECIDED
 
 
 def _select_best_findings(trajectory: Trajectory, findings: Sequence[Finding]) -> dict[int, Finding]:

@@ -7,26 +7,27 @@ from collections.abc import Sequence
 from agentguard.detect.base import Finding
 from agentguard.localize.agent_roles import find_agent_steps, has_failed_outcome
 from agentguard.localize.base import BaseLocalizer, Diagnosis
-from agentguard.localize.diagnosis_builder import build_diagnosis, halve_weights, reject_unknown_options
+from agentguard.localize.diagnosis_builder import build_diagnosis, halve_weights
+from agentguard.options import reject_unknown_options
 from agentguard.trajectory.model import Trajectory
 
 
 class LastErrorLocalizer(BaseLocalizer):
-    """Ranks failed outcomes from the last to the first, read from flags or, if unflagged, from text."""
+    """Localizer that ranks failed outcomes, which flags or texts show, from the last to the first."""
 
     name = "last_error"
 
     def __init__(self, **unknown: object) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("localizer", self.name, unknown)
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:  # noqa: ARG002
         """Rank the steps with a failed outcome from the last to the first, then the agents' other steps.
 
         The probability of failure grows with the number of errors; it orders runs and is not calibrated.
         """
-        acting = find_agent_steps(trajectory)
-        failed_steps = [i for i in acting if has_failed_outcome(trajectory, i)]
-        other_steps = [i for i in reversed(acting) if i not in failed_steps]
+        agent_steps = find_agent_steps(trajectory)
+        failed_steps = [i for i in agent_steps if has_failed_outcome(trajectory, i)]
+        other_steps = [i for i in reversed(agent_steps) if i not in failed_steps]
         return build_diagnosis(
             trajectory,
             halve_weights([*reversed(failed_steps), *other_steps]),

@@ -10,15 +10,12 @@ from typing import Any
 from agentguard.detect.base import Finding
 from agentguard.errors import ConfigError
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Localizer
-from agentguard.localize.diagnosis_builder import (
-    build_diagnosis,
-    estimate_failure_rate,
-    reject_unknown_options,
-)
+from agentguard.localize.diagnosis_builder import build_diagnosis, estimate_failure_rate
+from agentguard.options import reject_unknown_options
 from agentguard.trajectory.model import Record, RootCause, Trajectory
 
 _MAX_CHARS = 20_000
-"""Maximum of characters compared per run; it bounds the cost on long logs."""
+"""Maximum of compared characters of a run, which bounds the cost of long logs."""
 
 
 class NearestNeighbourTrainer:
@@ -34,7 +31,7 @@ class NearestNeighbourTrainer:
     name = "label_copy"
 
     def __init__(self, *, k: int = 10, **unknown: object) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("localizer", self.name, unknown)
         if k < 1:
             raise ConfigError(f"localizer {self.name!r}: k must be at least 1")
         self.k = k
@@ -70,7 +67,7 @@ class NearestNeighbourLocalizer(BaseLocalizer):
         """Rank the neighbours' steps by votes, and the agents separately; the nearer neighbour wins a tie."""
         steps: dict[int, float] = defaultdict(float)
         agents: dict[str, float] = defaultdict(float)
-        for index, cause in enumerate(self._nearest(trajectory)):
+        for index, cause in enumerate(self._find_nearest_causes(trajectory)):
             vote = 1.0 - index / 1000  # one vote each; the nearer neighbour wins a tie
             if cause.step is not None:
                 steps[cause.step] += vote
@@ -80,12 +77,12 @@ class NearestNeighbourLocalizer(BaseLocalizer):
             trajectory,
             steps.items(),
             method=self.name,
-            reason=f"the step at fault in the {self.k} most similar training runs",
+            reason=f"the annotated step of the {self.k} most similar training runs",
             probability=self.probability,
             agents=tuple(sorted(agents, key=lambda name: -agents[name])[:1]),
         )
 
-    def _nearest(self, trajectory: Trajectory) -> list[RootCause]:
+    def _find_nearest_causes(self, trajectory: Trajectory) -> list[RootCause]:
         if self.index is None:
             return []
         row = self.index.transform([_collect_run_text(trajectory)])

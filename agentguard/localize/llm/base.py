@@ -1,7 +1,8 @@
 """Base of the localizers that ask a judge: outcome question, ranking and cost.
 
 A method only ranks the steps; everything else is shared, so that methods can be compared on one judge. The
-judge never overrules the rules: if it sees no failure but a rule is certain of one, the run is undecided.
+judge cannot overrule a detector: if it sees no failure, but a finding has a probability of 0.9 or more, the
+run is undecided.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from agentguard.judge.base import (
 from agentguard.judge.ensemble.panel import ask_judges
 from agentguard.judge.usage import USAGE_KEYS, add_usage
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
-from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES, reject_unknown_options
+from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES
+from agentguard.options import reject_unknown_options
 from agentguard.trajectory.model import Trajectory
 from agentguard.verdict import Verdict
 
@@ -43,7 +45,7 @@ class QuerySession:
 
     Attributes:
         usage: cost of all answers; see `Diagnosis.usage`.
-        judge_version: version of the judge; empty if it answered no question or has none.
+        judge_version: version of the judge; empty if the judge answered no question or has no version.
         failures: questions without an answer, one entry for each kind of error.
     """
 
@@ -110,8 +112,8 @@ def pop_judge(method: str, options: dict[str, Any], *, schemata: SchemaSource = 
         method: name of the localizer, for messages.
         options: either ``judge``, a judge; or ``base_url`` of an OpenAI-compatible endpoint, or ``replicas``
             (several of them) and ``pool`` (`agentguard.config.judge.EndpointSettings`), with ``model``,
-            ``api_key_env`` (the environment variable that holds the key), ``deadline_s``,
-            ``context_tokens``. ``swap`` asks each question in both orders of its options.
+            ``api_key_env`` (the environment variable with the key), ``deadline_s``, ``context_tokens``. With
+            ``swap``, the judge answers each question in both orders of its options.
         schemata: texts of earlier failures to show after a run; only for a judge that is built here.
 
     Raises:
@@ -140,8 +142,8 @@ def _build_chat_judge(method: str, options: dict[str, Any], schemata: SchemaSour
 
     if not isinstance(options.get("base_url"), str) and not options.get("replicas"):
         raise ConfigError(
-            f"localizer {method!r} asks a judge: give base_url of an OpenAI-compatible endpoint, e.g. "
-            f"{{name: {method}, base_url: http://127.0.0.1:8000/v1}}, or the policy a judge"
+            f"localizer {method!r} needs a judge: set base_url of an OpenAI-compatible endpoint, e.g. "
+            f"{{name: {method}, base_url: http://127.0.0.1:8000/v1}}, or the section judge of the policy"
         )
     try:
         settings = EndpointSettings.model_validate(options)
@@ -153,7 +155,7 @@ def _build_chat_judge(method: str, options: dict[str, Any], schemata: SchemaSour
 
 
 CERTAIN_FINDING_THRESHOLD: Final = 0.9
-"""Probability of a rule's finding from which a run is undecided although the judge sees no failure."""
+"""Probability of a finding from which a run is undecided although the judge sees no failure."""
 
 UNDECIDED_MARGIN: Final = 0.1
 """Minimum distance of the failure probability from 0.5 for a verdict."""
@@ -177,17 +179,20 @@ class StepRanking:
 
 
 QueryFunction = Callable[[QuerySession, Trajectory, Sequence[Finding]], StepRanking]
-"""Asks about a run with at least one step; returns an empty ranking if a question has no answer."""
+"""Function that asks a judge about a run with at least one step.
+
+It returns an empty ranking if a question has no answer.
+"""
 
 
 class LlmLocalizer(BaseLocalizer):
     """Localizer that ranks steps by a judge's answers.
 
     Args:
-        name: name it is registered under.
-        query: the method's questions.
+        name: name in the registry.
+        query: function that asks the questions of the method.
         judge: the judge.
-        given_failed: assume that every run failed, and do not ask.
+        given_failed: assume that every run failed, without a question.
     """
 
     def __init__(self, name: str, query: QueryFunction, judge: Judge, *, given_failed: bool = False) -> None:
@@ -195,7 +200,7 @@ class LlmLocalizer(BaseLocalizer):
         self._query = query
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Diagnose a run; undecided, with the error among the failures, if the judge cannot answer."""
+        """Diagnose a run; undecided, with the error in ``failures``, if the judge cannot answer."""
         session = QuerySession(self.judge)
         if not trajectory.steps:
             return self._build_diagnosis(
@@ -239,14 +244,14 @@ def build_llm_localizer(name: str, query: QueryFunction, options: dict[str, Any]
     """
     given_failed = bool(options.pop("given_failed", False))
     judge = pop_judge(name, options)
-    reject_unknown_options(name, options)
+    reject_unknown_options("localizer", name, options)
     return LlmLocalizer(name, query, judge, given_failed=given_failed)
 
 
 def select_verdict(
     failure_probability: float | None, findings: Sequence[Finding], *, has_ranking: bool = True
 ) -> tuple[Verdict, tuple[str, ...]]:
-    """Derive the verdict from the judge's answer, and a note if it needs one.
+    """Return the verdict from the judge's answer, and a note on an undecided verdict.
 
     Args:
         failure_probability: probability that the run failed; None if the judge could not answer.
@@ -256,14 +261,14 @@ def select_verdict(
     if failure_probability is None or (failure_probability >= 0.5 - UNDECIDED_MARGIN and not has_ranking):
         return Verdict.UNDECIDED, ("the judge could not answer",)
     if abs(failure_probability - 0.5) < UNDECIDED_MARGIN:
-        return Verdict.UNDECIDED, ("the judge is not sure enough for a verdict",)
+        return Verdict.UNDECIDED, ("the judge is not certain enough for a verdict",)
     if failure_probability > 0.5:
         return Verdict.FAILED, ()
     finding = next(
         (candidate for candidate in findings if candidate.probability >= CERTAIN_FINDING_THRESHOLD), None
     )
     if finding is not None:
-        note = f"the judge sees no failure, but {finding.detector} is sure of one at step {finding.step}"
+        note = f"the judge sees no failure, but {finding.detector} is certain of one at step {finding.step}"
         return Verdict.UNDECIDED, (note,)
     return Verdict.NO_FAILURE_FOUND, ()
 

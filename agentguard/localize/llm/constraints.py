@@ -6,8 +6,8 @@ tool calls against the schemas of the offered tools, permissions, the policy's r
 origin, claims against observations, and loops.
 
 - With violations, the judge also receives the agents' system prompts and the tools' schemas.
-- Without violations, the judge is asked about the run alone, since such logs were reported to hurt on
-  open-web runs.
+- Without violations, the judge receives the run alone, since the authors report that such logs reduce the
+  accuracy on open-web runs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def query_root_cause(session: QuerySession, run: Trajectory, findings: Sequence[
         run, build_question(steps, findings, describe_specification(run) if findings else ())
     )
     details: dict[int, dict[str, Any]] = {}
-    for item in sorted(
-        findings, key=lambda finding: finding.probability
-    ):  # the most probable finding of a step is stored last
+    # The most probable finding of a step is last, and replaces the others.
+    for item in sorted(findings, key=lambda finding: finding.probability):
         details[item.step] = {
             "codes": item.codes,
             "evidence": item.evidence,
@@ -99,9 +98,8 @@ def _describe_arguments(tool: ToolSpec) -> str:
     parts = []
     for name, spec in properties.items():
         kind = spec.get("enum") or spec.get("type") or "any" if isinstance(spec, Mapping) else "any"
-        parts.append(
-            f"{name}{' (required)' if name in required_names else ''}: {_collapse_whitespace(str(kind))[:_MAX_QUOTE_CHARS]}"  # noqa: E501
-        )
+        mark = " (required)" if name in required_names else ""
+        parts.append(f"{name}{mark}: {_collapse_whitespace(str(kind))[:_MAX_QUOTE_CHARS]}")
     return "; ".join(parts) + "."
 
 
@@ -119,6 +117,6 @@ def format_violations(findings: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def _format_finding(finding: Finding) -> str:
-    quote = next((" ".join(one.quote.split())[:_MAX_QUOTE_CHARS] for one in finding.evidence), "")
-    message = " ".join(finding.message.split())
+    quote = next((_collapse_whitespace(one.quote)[:_MAX_QUOTE_CHARS] for one in finding.evidence), "")
+    message = _collapse_whitespace(finding.message)
     return f"step {finding.step}, {finding.detector}: {message}" + (f' ("{quote}")' if quote else "")

@@ -1,8 +1,8 @@
-"""Questions of a chat judge with the answers that people gave, as examples to fine-tune the judge with.
+"""Fine-tuning examples for a chat judge: its questions, with the answers of people.
 
-The prompts are those of `agentguard.judge.llm.chat_judge.ChatJudge` without schemata. A person answers by a
-judgement of a diagnosis in the store: whether the run failed, and which step caused the failure. Each
-question occurs in both orders of its options, so that no position is learnt.
+The prompts are those of `agentguard.judge.llm.chat_judge.ChatJudge` without schemata. The answers are the
+outcome and the root-cause step in the human judgements of a store. Each question occurs in both orders of its
+options, so that the model does not learn a position.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FineTuningExample:
     Attributes:
         messages: prompt of the question.
         answer: label of the right option.
-        rejected: label that the diagnosis gave, if it is wrong; else empty.
+        rejected: label of the diagnosis, if it is wrong; else empty.
     """
 
     messages: tuple[Message, ...]
@@ -43,7 +43,7 @@ class FineTuningExample:
 def build_fine_tuning_examples(
     run: Trajectory, label: RunLabel, *, max_characters: int = MAX_RUN_CHARS
 ) -> Iterator[FineTuningExample]:
-    """Yield the questions about a run that a person's judgement answers.
+    """Yield an example for each question about a run that a human label answers.
 
     Raises:
         ConfigError: ``max_characters`` is too small for the task and a single step.

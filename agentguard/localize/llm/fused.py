@@ -1,8 +1,8 @@
 """Localizer ``fused``: the embedded ranker and a judge, weighted by their measured accuracy.
 
-The embedded model uses the structure of a run and costs nothing; a judge understands the text. Together they
-are right far more often than either alone. But a weak judge degrades a good ranker, so `FusedLocalizer.fit`
-learns the judge's weight out of fold from annotated runs of the user.
+The embedded model uses the structure of a run, without model calls; a judge understands the text. Together,
+they are right far more often than either alone. But a weak judge degrades a good ranker, so
+`FusedLocalizer.fit` learns the judge's weight out of fold from annotated runs of the user.
 
 - The judge's answer about a step gives three signals (`JUDGE_SIGNALS`): its log-probability, its rank, and
   whether it ranks first.
@@ -24,10 +24,10 @@ from agentguard.errors import ConfigError, JudgeError
 from agentguard.judge.base import RUN_FAILED, ChoiceQuestion, Judge, Question, close_judge
 from agentguard.judge.llm.types import LABELS
 from agentguard.localize.base import BaseLocalizer, Diagnosis
-from agentguard.localize.diagnosis_builder import reject_unknown_options
 from agentguard.localize.embedded import DEFAULT_RISK, EmbeddedLocalizer
 from agentguard.localize.llm import structured_turns
 from agentguard.localize.llm.base import QuerySession, pop_judge, select_verdict
+from agentguard.options import reject_unknown_options
 from agentguard.trajectory.model import Record, Trajectory
 from agentguard.verdict import Verdict
 
@@ -73,7 +73,7 @@ class FusedLocalizer(BaseLocalizer):
     ) -> None:
         seed = options.pop("seed", 0)
         self.judge: Judge = pop_judge(self.name, options)
-        reject_unknown_options(self.name, options)
+        reject_unknown_options("localizer", self.name, options)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 10:
             raise ConfigError(f"localizer 'fused': weight is {weight!r}, expected a number from 0 to 10")
         self.weight, self.seed, self.given_failed = float(weight), int(seed), bool(given_failed)
@@ -95,8 +95,9 @@ class FusedLocalizer(BaseLocalizer):
             model = build_untrained_model()
         fitted = type(self).__new__(type(self))
         fitted.__dict__.update(self.__dict__)
-        fitted._embedded = EmbeddedLocalizer.from_model(model, risk=self._embedded.risk, seed=self.seed)
-        fitted._embedded.given_failed = self.given_failed
+        fitted._embedded = EmbeddedLocalizer.from_model(
+            model, risk=self._embedded.risk, seed=self.seed, given_failed=self.given_failed
+        )
         return fitted
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
@@ -131,7 +132,7 @@ class FusedLocalizer(BaseLocalizer):
 
     @property
     def immediate_localizer(self) -> EmbeddedLocalizer:
-        """The embedded model alone, for a run in progress: it never waits for a judge."""
+        """The embedded model alone, for a run in progress, so that no call waits for a judge."""
         return self._embedded
 
     def close(self) -> None:
@@ -176,8 +177,8 @@ def compute_columns(
 ) -> list[tuple[float, float, float]]:
     """Compute the `JUDGE_SIGNALS` of the steps: log p, -log(1 + rank), and 1 for the first rank.
 
-    Probabilities below `_MIN_PROBABILITY` are raised to it, since no judge rules a step out. Ranks start at
-    0; steps of equal probability share the mean of their ranks.
+    Probabilities below 0.05 are raised to it, since an answer of a judge cannot exclude a step. Ranks start
+    at 0; steps of equal probability share the mean of their ranks.
     """
     step_probabilities = [probabilities.get(step, 0.0) for step in steps]
     ranks = [
@@ -197,7 +198,7 @@ def _list_candidate_steps(run: Trajectory) -> tuple[int, ...]:
 
 
 def _build_question(run: Trajectory, steps: Sequence[int], findings: Sequence[Finding]) -> ChoiceQuestion:
-    """Ask for the step; ask for the turn if there are more steps than labels."""
+    """Build the question for the step, or for the turn if there are more steps than labels."""
     turns = structured_turns.select_candidate_turns(run)
     by_turn = structured_turns.build_turn_question(run, turns, findings)
     if len(steps) > len(LABELS):
@@ -232,7 +233,14 @@ def _build_missing_answer_notes(
 def _combine_outcomes(
     diagnosis: Diagnosis, ranked: Diagnosis, failed: float, findings: Sequence[Finding]
 ) -> Diagnosis:
-    """Average the log-odds of model and judge, if the model knows no outcomes for this kind of log."""
+    """Return the diagnosis with the mean of the log-odds of model and judge as its outcome.
+
+    Args:
+        diagnosis: diagnosis of the model.
+        ranked: diagnosis of the model with hypotheses, whatever its verdict.
+        failed: probability of the judge that the run failed.
+        findings: findings of the detectors.
+    """
     together = _sigmoid(0.5 * (_log_odds(diagnosis.probability) + _log_odds(failed)))
     verdict, note = select_verdict(together, findings)
     hypotheses = () if verdict is Verdict.NO_FAILURE_FOUND else ranked.hypotheses

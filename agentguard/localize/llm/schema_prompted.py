@@ -1,8 +1,8 @@
 """Localizer ``schema`` with a judge: the prompt shows similar earlier failures after the run.
 
 CORRECT (arXiv 2509.24088) retrieves schemata for the run and shows the model at most three, since more of
-them distract. Here they are retrieved by similarity to the steps (`agentguard.schemata.index`) and shown as
-data, fenced like the run. Without a judge, ``schema`` is
+them distract. Here, an index retrieves them by similarity to the steps (`agentguard.schemata.index`). The
+prompt shows them as data, fenced like the run. Without a judge, ``schema`` is
 `agentguard.localize.schema_similarity.SchemaLocalizer`.
 """
 
@@ -45,7 +45,7 @@ class SchemaPromptedLocalizer(LlmLocalizer):
     Args:
         finder: localizer with the schemata.
         judge: the judge.
-        given_failed: assume that every run failed, and do not ask.
+        given_failed: assume that every run failed, without a question.
     """
 
     def __init__(self, finder: SchemaLocalizer, judge: Judge, *, given_failed: bool = False) -> None:
@@ -81,7 +81,7 @@ class SchemaPromptedLocalizer(LlmLocalizer):
             if match.schema.id in schema_ids
         }
         missing_note = f"no schema resembles this run; {DISTILL_HINT}"
-        note = f"schemata that were shown: {', '.join(schema_ids)}" if schema_ids else missing_note
+        note = f"schemata in the prompt: {', '.join(schema_ids)}" if schema_ids else missing_note
         return StepRanking(
             probabilities={int(step): p for step, p in probabilities.items()}, details=details, notes=(note,)
         )

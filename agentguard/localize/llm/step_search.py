@@ -2,12 +2,12 @@
 
 Both are methods of Who&When (arXiv 2505.00212).
 
-- ``step_by_step``: at each step the judge sees the run so far and decides whether that step is a mistake that
-  decided the outcome. It stops at the first yes. A step's probability is that of the first yes at this step.
-  If no step gets a yes, the remaining probability is distributed over all steps in proportion to their own
-  yes.
-- ``binary_search``: the judge sees one part of the run at a time and selects the half with the mistake;
-  ⌈log2 n⌉ questions find one step. The rejected half keeps its probability, spread evenly over its steps.
+- ``step_by_step``: the judge reads the run up to each step, and decides whether the step is a mistake that
+  decided the outcome. The search stops at the first yes. The probability of a step is that of the first yes
+  at this step. The probability that no step gets a yes is distributed over all steps in proportion to their
+  probabilities of yes.
+- ``binary_search``: the judge reads one part of the run at a time and selects the half with the mistake;
+  ⌈log2 n⌉ questions find one step. The probability of the rejected half is distributed evenly over its steps.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def build_step_question(step: int) -> Predicate:
 def compute_first_yes_probabilities(yes_probabilities: dict[int, float]) -> dict[int, float]:
     """Compute the probability of the first yes at each step from the probability of yes at each.
 
-    They sum to 1: the probability that no step gets a yes is distributed in proportion to each step's own
-    yes.
+    They sum to 1: the probability that no step gets a yes is distributed in proportion to the probabilities
+    of yes.
     """
     remaining, first_shares = 1.0, {}
     for step, yes in yes_probabilities.items():

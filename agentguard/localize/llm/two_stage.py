@@ -40,7 +40,7 @@ _FEEDBACK_PROMPT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepError:
-    """Stage 1 result of a step: error probability, part and code."""
+    """Result of stage 1 for a step: probability of an error, its module and its code."""
 
     step: int
     probability: float

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agentguard.errors import ConfigError
+from agentguard.options import reject_unknown_options
 from agentguard.plugins import Registry
 from agentguard.schemata.vectors.tokenizer import validate_texts, weigh_terms
 
@@ -118,7 +119,7 @@ class HashingVectoriser:
     name = "hashing"
 
     def __init__(self, *, dims: int = 256, **unknown: object) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("vectoriser", self.name, unknown)
         if dims not in (64, 128, 256, 512, 1024, 2048, 4096):
             raise ConfigError(f"vectoriser 'hashing': dims is {dims!r}, expected a power of 2 in [64, 4096]")
         self._dims = dims
@@ -203,9 +204,3 @@ def compute_content_hash(kind: str, *parts: bytes) -> str:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return f"{kind.split()[0]}-{digest.hexdigest()[:16]}"
-
-
-def reject_unknown_options(name: str, unknown: Mapping[str, object]) -> None:
-    """Raise ConfigError if there is an unknown option."""
-    if unknown:
-        raise ConfigError(f"vectoriser {name!r} has no option {sorted(unknown)[0]!r}")

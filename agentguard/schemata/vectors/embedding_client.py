@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agentguard.errors import ConfigError, JudgeError, MissingExtra
-from agentguard.schemata.vectors.base import compute_content_hash, reject_unknown_options
+from agentguard.options import reject_unknown_options
+from agentguard.schemata.vectors.base import compute_content_hash
 from agentguard.schemata.vectors.sentence_embeddings import check_batch, prepare_texts, zero_blank_rows
 from agentguard.schemata.vectors.tokenizer import validate_texts
 
@@ -44,7 +45,7 @@ class EndpointEmbedding:
         batch: int = 64,
         **unknown: object,
     ) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("vectoriser", self.name, unknown)
         check_batch(self.name, batch)
         if not model:
             raise ConfigError("vectoriser 'endpoint': model is not set")

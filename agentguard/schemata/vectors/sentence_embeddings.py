@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError, MissingExtra, ModelFileError
-from agentguard.schemata.vectors.base import compute_content_hash, normalize_rows, reject_unknown_options
+from agentguard.options import reject_unknown_options
+from agentguard.schemata.vectors.base import compute_content_hash, normalize_rows
 from agentguard.schemata.vectors.tokenizer import MAX_CHARS, validate_texts
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class SentenceEmbedding:
     def __init__(
         self, *, model: str = DEFAULT_MODEL, device: str = "cpu", batch: int = 32, **unknown: object
     ) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("vectoriser", self.name, unknown)
         check_batch(self.name, batch)
         self._model, self._device, self._batch = str(model), device, batch
         self._lock = threading.Lock()

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError, ModelFileError
-from agentguard.schemata.vectors.base import compute_content_hash, normalize_rows, reject_unknown_options
+from agentguard.options import reject_unknown_options
+from agentguard.schemata.vectors.base import compute_content_hash, normalize_rows
 from agentguard.schemata.vectors.tokenizer import extract_terms, validate_texts, weigh_terms
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class TfidfSvd:
     name = "tfidf_svd"
 
     def __init__(self, *, dims: int = 256, seed: int = 0, **unknown: object) -> None:
-        reject_unknown_options(self.name, unknown)
+        reject_unknown_options("vectoriser", self.name, unknown)
         if not isinstance(dims, int) or not 1 <= dims <= 4096:
             raise ConfigError(f"vectoriser 'tfidf_svd': dims is {dims!r}, expected a number in [1, 4096]")
         if not isinstance(seed, int) or not 0 <= seed < 2**32:

@@ -169,7 +169,7 @@ def test_certain_rule_is_never_overridden_by_the_judge() -> None:
 
     told = ask("all_at_once", TableJudge(says), chat(), finding(1, probability=0.95), failed=False)
     assert told.verdict is Verdict.UNDECIDED
-    assert "loop is sure of one at step 1" in told.notes[0]
+    assert "loop is certain of one at step 1" in told.notes[0]
 
 
 def test_judge_can_be_asked_in_both_orders() -> None:

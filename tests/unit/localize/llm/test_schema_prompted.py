@@ -48,8 +48,8 @@ def test_nearest_failures_are_shown_and_named(file: Path) -> None:
     assert "none" in asked.text
     assert told.hypotheses[0].step == 3
     assert told.verdict is Verdict.FAILED
-    note = next(one for one in told.notes if one.startswith("schemata that were shown: "))
-    shown = note.removeprefix("schemata that were shown: ").split(", ")
+    note = next(one for one in told.notes if one.startswith("schemata in the prompt: "))
+    shown = note.removeprefix("schemata in the prompt: ").split(", ")
     assert len(shown) == len(asked.context)
     spoke = [one.schemata[0] for one in told.hypotheses if one.schemata]
     assert spoke
