@@ -278,14 +278,14 @@ class SchemaFeedback:
 
     def _match_schemata(self, run: Trajectory, findings: Sequence[Finding]) -> dict[int, tuple[Match, float]]:
         """Return the matching schema and its weight in log-odds by the index of the step."""
-        from agentguard.schemata.cache_policy import posterior_trust
+        from agentguard.schemata.cache_policy import compute_mean_success_rate
         from agentguard.schemata.profiles.step_profile import profile_steps
 
         profiles = profile_steps(run, findings)
         excluded_groups = () if self.allow_same_task else (run.task,)
         found = self.cache.index.search(profiles, _MAX_MATCHES, excluded_groups=excluded_groups)
         best = [
-            max(each, key=lambda one: one.similarity * posterior_trust(one.schema), default=None)
+            max(each, key=lambda one: one.similarity * compute_mean_success_rate(one.schema), default=None)
             for each in found
         ]
         similarities = [0.0 if one is None else one.similarity for one in best]
@@ -297,7 +297,7 @@ class SchemaFeedback:
                 continue
             score = (match.similarity - mean) / deviation if deviation > 1e-9 else 0.0
             if score >= 0:
-                matches[profile.step] = match, score * (2 * posterior_trust(match.schema) - 1)
+                matches[profile.step] = match, score * (2 * compute_mean_success_rate(match.schema) - 1)
         return matches
 
     def _is_match(self, match: Match) -> bool:

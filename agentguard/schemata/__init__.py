@@ -1,4 +1,4 @@
-"""Error schemata: distilled from earlier failures, retrieved by similarity and kept up to date."""
+"""Error schemata: distillation from earlier failures, retrieval by similarity, and a live cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice of a schema: its codes, module and correction, without the topic."""
+"""Advice of a schema: its codes, its module, and the correction for the agent, without the topic."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ _MIN_RETAINED_SHARE: Final = 0.6
 """Share of a correction's words that must remain for it to make sense without its topic."""
 
 _GENERAL_CORRECTIONS: Final = {
-    "memory": "Rely only on what stands in the history, and say where each fact comes from.",
-    "reflection": "Compare what came back with what you expected before you go on.",
-    "planning": "Check the plan against the task and its constraints before you carry it out.",
-    "action": "Carry out exactly what was decided, and check the call before you make it.",
-    "system": "Read what the environment reports, and work within its limits.",
+    "memory": "Use only facts from the history, and name the source of each fact.",
+    "reflection": "Compare the result with the expected result before you continue.",
+    "planning": "Check the plan against the task and its constraints before you execute it.",
+    "action": "Execute exactly the action that you decided on, and check the call before you make it.",
+    "system": "Read the messages of the environment, and stay within its limits.",
 }
 _WORD_PATTERN = re.compile(r"\w+")
 
 
 def select_codes(codes: Sequence[str], findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the codes of the label, else those of the findings at the step, the most probable first."""
+    """Return the codes of the label, else those of the findings at the step, the most probable first.
+
+    At most four codes are returned.
+    """
     label_codes = filter_codes(codes)
     if not label_codes:
         ranked_findings = sorted(findings, key=lambda one: (-one.probability, one.detector))
@@ -50,14 +53,21 @@ def select_correction(
     module: str | None,
     delexicalizer: Delexicalizer,
 ) -> str:
-    """Return the first correction that reveals nothing of the topic; empty if there is no such correction.
+    """Return the first correction without the topic of the task; empty if there is no such correction.
 
-    The order of candidates is:
+    The candidates, in order:
 
-    1. the correction of the label or of a finding at the step, if no word of it is topical
+    1. the correction of the label or of a finding at the step, if it has no word of the topic
     2. the correction of the codes in their taxonomy
-    3. the correction of the label or a finding with its topic removed, if enough of it remains
+    3. the correction of the label or of a finding, with the topic removed, if enough of it remains
     4. the general correction of the module
+
+    Args:
+        labelled: correction of the label; may be empty.
+        findings: findings at the step.
+        codes: qualified codes of the failure.
+        module: module of the failure, if known.
+        delexicalizer: delexicaliser of the run.
     """
     corrections = [
         one.correction for one in sorted(findings, key=lambda one: (-one.probability, one.detector))

@@ -1,4 +1,4 @@
-"""Index of schemata: exact nearest neighbours of a step or a run, incremental, in one matrix product."""
+"""Index of schemata: incremental, exact search for the nearest neighbours of steps, runs and texts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MIN_POOL_SIZE: Final = 32
 class SchemaIndex:
     """Index of schemata by the similarity of their content; thread-safe.
 
-    The search is exact: it compares every schema. Results depend only on the schemata and the query, never on
+    The search is exact: it compares every schema. Results depend only on the schemata and the query, not on
     the order of insertion; equal similarities are ordered by id.
 
     Args:
-        vectoriser: encodes the texts; None is ``hashing``, which needs no training. It has 256 dimensions
-            including the traits, because reading the vectors dominates the time of a query.
+        vectoriser: vectoriser of the texts; None selects ``hashing``, which needs no training. It has 256
+            dimensions including the traits, because reading the vectors dominates the time of a query.
         trait_weight: share of the traits in the similarity, in [0, 1]; see
             `agentguard.schemata.vectors.combined`.
         diversity: required difference between the results, in [0, 1]. 0 gives the nearest schemata; above 0,
@@ -47,7 +47,7 @@ class SchemaIndex:
     def __init__(
         self, vectoriser: Vectoriser | None = None, *, trait_weight: float = 0.0, diversity: float = 0.0
     ) -> None:
-        for name, share in (("traits", trait_weight), ("diversity", diversity)):
+        for name, share in (("trait_weight", trait_weight), ("diversity", diversity)):
             if not 0 <= share <= 1:
                 raise ConfigError(f"schema index: {name} is {share!r}, expected a number in [0, 1]")
         if vectoriser is None:
@@ -66,7 +66,7 @@ class SchemaIndex:
     def fit(
         cls, schemata: Sequence[ErrorSchema], vectoriser: Vectoriser, *, trait_weight: float = 0.0
     ) -> SchemaIndex:
-        """Return an index of ``schemata`` whose vectoriser is first fitted to their texts."""
+        """Return an index of ``schemata`` with a vectoriser that is fitted to their texts."""
         index = cls(vectoriser.fit([schema.to_text() for schema in schemata]), trait_weight=trait_weight)
         index.add(schemata)
         return index
@@ -83,11 +83,11 @@ class SchemaIndex:
             return iter([self._schemata[name] for name in sorted(self._schemata)])
 
     def get(self, schema_id: str) -> ErrorSchema | None:
-        """Return the schema with that id, or None."""
+        """Return the schema with an id; None if the index does not contain it."""
         return self._schemata.get(schema_id)
 
     def add(self, schemata: Iterable[ErrorSchema]) -> None:
-        """Add schemata; on an error, none is added.
+        """Add schemata; on an error, the index does not change.
 
         Raises:
             InputError: an id exists, or occurs twice in ``schemata``.
@@ -102,7 +102,7 @@ class SchemaIndex:
                     self._put_row(rows, schema, vector)
 
     def replace(self, schemata: Iterable[ErrorSchema]) -> None:
-        """Replace schemata by new versions with the same ids; on an error, none is replaced.
+        """Replace schemata by new versions with the same ids; on an error, the index does not change.
 
         Only schemata with a changed text or changed traits are encoded again.
 
@@ -118,18 +118,18 @@ class SchemaIndex:
             with self._lock:
                 rows = self._reserve_rows(0, encoded.shape[1] if changed else None)
                 for schema in new:
-                    self._forget_groups(schema.id)
+                    self._remove_groups(schema.id)
                     self._put_row(rows, schema, vectors.get(schema.id))
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Remove schemata. Raises InputError if an id does not exist; then none is removed."""
+        """Remove schemata. Raises InputError, and removes no schema, if an id does not exist."""
         names = list(dict.fromkeys(ids))
         with self._write_lock, self._lock:
             for position, name in enumerate(names):
                 if name not in self._schemata:
                     raise InputError(f"no schema has the id {name!r}", record=position)
             for name in names:
-                self._forget_groups(name)
+                self._remove_groups(name)
                 del self._schemata[name]
                 self._reserve_rows(0, None).remove(name)
 
@@ -157,11 +157,11 @@ class SchemaIndex:
 
         Args:
             items: profiles of the steps of a run, texts, or schemata.
-            k: number of results for each query, at least 1; fewer only if the index has fewer.
+            k: maximum number of results for each query, at least 1.
             excluded_groups: questions whose schemata are skipped, compared by `normalize_group_key`. An
-                evaluation excludes the question of the run itself. A group without a letter or
-                digit is ignored.
-            origin: only schemata of natural or of injected failures.
+                evaluation excludes the question of the run itself. A group without a letter or digit is
+                ignored.
+            origin: return only schemata of this origin; None for all origins.
             only_active: skip retired schemata.
 
         Raises:
@@ -171,13 +171,13 @@ class SchemaIndex:
         if k < 1:
             raise ConfigError(f"schema index: k is {k!r}, expected at least 1")
         if isinstance(items, str | Profile | ErrorSchema):
-            raise InputError("expected a list of items, found one item", hint="put it into a list")
+            raise InputError("expected a list of items, found one item", hint="pass a list")
         if not items or not self._schemata:
             return ((),) * len(items)
         queries = self.encode(items)
         with self._lock:
             rows = self._reserve_rows(0, queries.shape[1])
-            allowed = self._allowed_mask(rows, excluded_groups, origin, only_active)
+            allowed = self._build_mask(rows, excluded_groups, origin, only_active)
             return self._search_rows(rows, queries, allowed, k)
 
     def _search_rows(
@@ -194,7 +194,7 @@ class SchemaIndex:
         batch_size = max(1, _MAX_BATCH_CELLS // len(rows))
         for start in range(0, len(queries), batch_size):
             batch_queries = queries[start : start + batch_size]
-            similarities = _cosine_similarity(rows.vectors, batch_queries)
+            similarities = _compute_cosines(rows.vectors, batch_queries)
             if exclusions is not None:
                 similarities += exclusions
             for query, similarity in zip(batch_queries, similarities, strict=True):
@@ -209,7 +209,7 @@ class SchemaIndex:
     def _build_match(self, name: str, similarity: float) -> Match:
         return Match(schema=self._schemata[name], similarity=max(-1.0, min(1.0, similarity)))
 
-    def _allowed_mask(
+    def _build_mask(
         self,
         rows: VectorMatrix,
         excluded_groups: Iterable[str],
@@ -229,7 +229,7 @@ class SchemaIndex:
         return allowed
 
     def _reserve_rows(self, additional: int, dims: int | None) -> VectorMatrix:
-        """Return the matrix with room for more rows; None for ``dims`` accepts any vector length."""
+        """Return the matrix with capacity for more rows; None for ``dims`` accepts any vector length."""
         if self._matrix is None or (dims not in (None, self._matrix.dimensions) and not len(self._matrix)):
             self._matrix = VectorMatrix(1 if dims is None else dims)
         if dims not in (None, self._matrix.dimensions):
@@ -252,24 +252,24 @@ class SchemaIndex:
         rows.put(
             schema.id, vector, (schema.status is SchemaStatus.ACTIVE, _ORIGIN_FLAGS[schema.provenance.origin])
         )
-        for key in _group_keys(schema):
+        for key in _list_group_keys(schema):
             self._groups.setdefault(key, set()).add(schema.id)
 
-    def _forget_groups(self, name: str) -> None:
-        for key in _group_keys(self._schemata[name]):
+    def _remove_groups(self, name: str) -> None:
+        for key in _list_group_keys(self._schemata[name]):
             self._groups[key].discard(name)
             if not self._groups[key]:
                 del self._groups[key]
 
 
-def _cosine_similarity(vectors: Vectors, queries: Vectors) -> Vectors:
+def _compute_cosines(vectors: Vectors, queries: Vectors) -> Vectors:
     """Return the cosines, of shape (queries, vectors)."""
     # A product of two matrices is slower for one query: it first copies the vectors into another order.
     return (vectors @ queries[0])[None] if len(queries) == 1 else queries @ vectors.T
 
 
-def _group_keys(schema: ErrorSchema) -> set[str]:
-    """Return the keys of a schema's questions without empty ones, as in `agentguard.evals.splits`."""
+def _list_group_keys(schema: ErrorSchema) -> set[str]:
+    """Return the nonempty keys of a schema's questions, as in `agentguard.evals.splits`."""
     return {key for group in schema.provenance.groups if (key := normalize_group_key(group))}
 
 

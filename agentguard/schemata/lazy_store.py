@@ -1,7 +1,7 @@
-"""Schemata of a database that is opened only if it has some.
+"""Lazy schema store: a database that is opened only if it has schemata.
 
-Guards use the schemata of their store by default, so most of them find none. Until there is one, no database
-library and no index is imported, and no file is created.
+Guards use the schemata of their store by default, and most stores have no schema. Without a schema, no
+database library and no index is imported, and no file is created.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCK_TIMEOUT_S: Final = 1.0
 
 
 class _StoreHandle:
-    """Store that is opened at its first use; thread-safe."""
+    """Handle of a store that opens it at the first use; thread-safe."""
 
     def __init__(self, source: Store | str | Path) -> None:
         self._source = source
@@ -48,10 +48,11 @@ class _StoreHandle:
 
 
 class LazySchemaStore:
-    """Schemata of one tenant in a store that may not exist yet; thread-safe.
+    """Schemata of one tenant in a store that may not exist; thread-safe.
 
     Args:
-        source: an open store, which the caller closes, or the address of a store; None for the default store.
+        source: an open store, which the caller closes, or the address of a store; None selects the default
+            store.
     """
 
     def __init__(self, source: Store | str | Path | None = None) -> None:
@@ -68,7 +69,7 @@ class LazySchemaStore:
         """Return whether there is an active schema; False if the file cannot be read.
 
         Raises:
-            StoreUnavailable, StoreVersion, ConfigError, MissingExtra: a server cannot be asked.
+            StoreUnavailable, StoreVersion, ConfigError, MissingExtra: a database server cannot be used.
         """
         file = self._handle.file
         if file is None:
@@ -79,7 +80,7 @@ class LazySchemaStore:
             address = f"{file.as_uri()}?mode=rw"
             with closing(sqlite3.connect(address, uri=True, timeout=_LOCK_TIMEOUT_S)) as connection:
                 return connection.execute(_HAS_SCHEMATA, (self.tenant,)).fetchone() is not None
-        except sqlite3.Error:  # not a store yet; a command that needs the store reports the error
+        except sqlite3.Error:  # not a store; a command that needs the store reports the error
             return False
 
     def open(self) -> SqlSchemaStore | None:
@@ -96,7 +97,7 @@ class LazySchemaStore:
 
 
 def _find_file(source: Store | str | Path) -> Path | None:
-    """Return the file of a database of SQLite; None for a server."""
+    """Return the file of an SQLite database; None for a database server."""
     if not isinstance(source, (str, Path)):
         return source.address.path
     scheme, separator, path = str(source).partition("://")

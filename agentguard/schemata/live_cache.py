@@ -1,9 +1,9 @@
 """Live cache of schemata: insertion, merge, confirmation, refutation and eviction.
 
-A failure unlike all known ones becomes a new schema; any other is merged into the nearest schema. The cache
-counts the verdicts of recoveries (and of people). `SchemaCache.maintain` distils frequently used schemata
-again from their latest failures, and retires refuted and unused ones. Time is a parameter and nothing is
-random, so the same calls always result in the same cache.
+A failure that is not similar to a known one becomes a new schema; any other is merged into the nearest
+schema. The cache counts the verdicts of recoveries (and of people). `SchemaCache.maintain` distils frequently
+used schemata again from their latest failures, and retires refuted and unused ones. The cache is
+deterministic: time is a parameter.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from types import TracebackType
 from typing import Literal
 
@@ -25,15 +26,20 @@ from agentguard.schemata.persistence import SchemaStore
 from agentguard.schemata.vectors.combined import SchemaQuery
 
 Redistill = Callable[[ErrorSchema, Sequence[ErrorSchema]], ErrorSchema | None]
-"""Function that distils a schema again from the schemata of single failures, oldest first.
+"""Function from a schema and the schemata of its latest failures, oldest first, to a new version.
 
-May return None.
+None leaves the schema unchanged.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertResult:
-    """Result of an insertion: a new schema, or the schema of the merge; ``id`` is its id."""
+    """Result of an insertion.
+
+    Attributes:
+        schema_id: id of the new schema, of the schema that it was merged into, or of the known schema.
+        outcome: ``"added"``, ``"merged"`` or ``"known"``.
+    """
 
     schema_id: str
     outcome: Literal["added", "merged", "known"]
@@ -49,23 +55,20 @@ class MaintenanceResult:
 
 
 def redistill_from_members(_: ErrorSchema, members: Sequence[ErrorSchema]) -> ErrorSchema | None:
-    """Distil again without a language model: keep the content that most of the latest failures share."""
+    """Merge the schemata of the latest failures, oldest first; return None for fewer than two."""
     if len(members) < 2:
         return None
-    merged = members[0]
-    for member in members[1:]:
-        merged = merge_schemata(merged, member)
-    return merged
+    return reduce(merge_schemata, members)
 
 
 class SchemaCache:
-    """Schemata in use; thread-safe.
+    """Cache of the schemata in use; thread-safe.
 
     Args:
         store: persistent store of the schemata; None for a cache in memory only.
-        policy: see `CachePolicy`.
-        index: an empty index for searches; None: hashed words and traits, half each.
-        redistill: distils hot schemata again.
+        policy: settings of the cache.
+        index: an empty index for searches; None selects hashed words and traits, with equal weights.
+        redistill: function that distils frequently used schemata again.
 
     Raises:
         FormatError, StoreUnavailable: see `SchemaStore.load`.
@@ -107,7 +110,7 @@ class SchemaCache:
         return iter(self._index)
 
     def get(self, schema_id: str) -> ErrorSchema:
-        """Return a schema. Raises InputError if the id does not exist."""
+        """Return the schema with an id. Raises InputError if it does not exist."""
         schema = self._index.get(schema_id)
         if schema is None:
             raise InputError(f"no schema has the id {schema_id!r}")
@@ -124,12 +127,11 @@ class SchemaCache:
         Args:
             schema: schema of one failure.
             now: epoch seconds.
-            recovered: True if a recovery confirmed it and no person labelled it. A new schema is quarantined
-                until `CachePolicy.min_confirmations` runs have confirmed it.
+            recovered: True for a schema of a recovery without a label of a person. A new schema is then
+                quarantined until `CachePolicy.min_confirmations` runs have confirmed it.
 
         Returns:
-            The result, with the status of the schema. An already inserted failure changes nothing and is
-            ``"known"``.
+            Id and outcome; an already inserted failure changes nothing and is ``"known"``.
 
         Raises:
             InputError: a schema with the same id is from failures of another origin.
@@ -150,7 +152,7 @@ class SchemaCache:
             )
             new = replace(schema, status=status, created_at=now, updated_at=now)
             self._index.add([new])
-            self._track(new, heat=0)
+            self._track(new, uses=0)
             self._evict(now, except_id=new.id)
             return InsertResult(schema_id=new.id, outcome="added")
 
@@ -171,29 +173,29 @@ class SchemaCache:
             return results
 
     def record_use(self, schema_id: str, now: float) -> ErrorSchema:
-        """Count a use of a schema."""
+        """Count a use of a schema; ``now`` in epoch seconds."""
         with self._lock:
             schema = self.get(schema_id)
-            used = replace(schema, used=schema.used + 1, used_at=_latest(schema.used_at, now))
-            return self._put(used, heat=1)
+            used = replace(schema, used=schema.used + 1, used_at=_select_later(schema.used_at, now))
+            return self._put(used, uses=1)
 
     def record_confirmation(self, schema_id: str, now: float) -> ErrorSchema:
         """Count a confirmation by a recovery (or a person); a stale schema becomes active again."""
         with self._lock:
             schema = self.get(schema_id)
             confirmed_schema = replace(
-                schema, confirmed=schema.confirmed + 1, updated_at=_strictly_after(schema.updated_at, now)
+                schema, confirmed=schema.confirmed + 1, updated_at=_advance_time(schema.updated_at, now)
             )
             confirmed_schema = self._put(self._reactivate(confirmed_schema))
             self._evict(now, except_id=schema_id)
             return confirmed_schema
 
     def record_refutation(self, schema_id: str, now: float) -> ErrorSchema:
-        """Count a refutation; retire the schema at once if it is refuted too often."""
+        """Count a refutation; retire the schema if its refutations suffice."""
         with self._lock:
             schema = self.get(schema_id)
             refuted_schema = replace(
-                schema, refuted=schema.refuted + 1, updated_at=_strictly_after(schema.updated_at, now)
+                schema, refuted=schema.refuted + 1, updated_at=_advance_time(schema.updated_at, now)
             )
             refuted_schema = self._put(
                 self._retire(refuted_schema) if self.policy.is_refuted(refuted_schema) else refuted_schema
@@ -202,10 +204,10 @@ class SchemaCache:
             return refuted_schema
 
     def maintain(self, now: float) -> MaintenanceResult:
-        """Retire refuted and stale schemata, and distil the hot ones again; cheap if there is nothing to do.
+        """Retire refuted and stale schemata, and distil frequently used ones again.
 
         Raises:
-            JudgeError: the distiller is unavailable; the retired schemata stay retired.
+            JudgeError: the distiller is unavailable. The schemata are retired nevertheless.
         """
         with self._lock:
             active = [schema for schema in self if schema.status is not SchemaStatus.RETIRED]
@@ -217,9 +219,9 @@ class SchemaCache:
             ]
             for schema in (*refuted, *stale):
                 self._put(self._retire(schema))
-            hot = self._select_hot()
+            used_schemata = self._select_frequently_used()
         # A distiller may call a language model, so it runs outside the lock.
-        redistilled_pairs = [(schema, self._redistill(schema, members)) for schema, members in hot]
+        redistilled_pairs = [(schema, self._redistill(schema, members)) for schema, members in used_schemata]
         with self._lock:
             redistilled_ids = [
                 schema.id
@@ -228,27 +230,27 @@ class SchemaCache:
             ]
             return MaintenanceResult(
                 redistilled_ids=tuple(redistilled_ids),
-                refuted_ids=_schema_ids(refuted),
-                stale_ids=_schema_ids(stale),
+                refuted_ids=_list_ids(refuted),
+                stale_ids=_list_ids(stale),
             )
 
     def synchronize(self, work: Callable[[], None]) -> None:
         """Run ``work`` on the content of the store and write the changes, in one transaction.
 
         Args:
-            work: changes this cache; called again if the store retries the transaction.
+            work: function that changes this cache. It is called again if the store retries the transaction.
 
         Raises:
-            FormatError, StoreUnavailable: the store is unavailable; changes by ``work`` may remain in this
-                cache and are written next time.
+            FormatError, StoreUnavailable: the store is unavailable. The changes of ``work`` may remain in
+                this cache, and the next call writes them.
         """
         if self._store is None:
             work()
             return
 
-        def change(kept: tuple[ErrorSchema, ...]) -> list[ErrorSchema]:
+        def change(stored: tuple[ErrorSchema, ...]) -> list[ErrorSchema]:
             with self._lock:
-                self._apply_stored(kept)
+                self._apply_stored(stored)
                 work()
                 return [self.get(name) for name in sorted(self._changed_ids)]
 
@@ -259,7 +261,7 @@ class SchemaCache:
         self._store.delete(removed_ids)
 
     def _apply_stored(self, stored: Sequence[ErrorSchema]) -> None:
-        """Apply the changes of other processes; keep the uses that were counted here."""
+        """Apply the changes of other processes, without loss of the uses that this cache counted."""
         for schema in stored:
             current = self._index.get(schema.id)
             if current is None:
@@ -278,7 +280,7 @@ class SchemaCache:
             self._removed_ids.clear()
 
     def _find_merge_target(self, schema: ErrorSchema) -> ErrorSchema | None:
-        """Return the nearest compatible schema within the threshold, or None; retired ones count, too."""
+        """Return the nearest compatible schema within the threshold, also a retired one, or None."""
         matches = self._index.search(
             [schema], self.policy.max_merge_candidates, origin=schema.provenance.origin, only_active=False
         )[0]
@@ -291,14 +293,12 @@ class SchemaCache:
             members.append(target)
         members.append(schema)
         merged = merge_schemata(target, replace(schema, status=target.status, created_at=target.created_at))
-        self._put(
-            self._reactivate(replace(merged, updated_at=_strictly_after(target.updated_at, now))), heat=1
-        )
+        self._put(self._reactivate(replace(merged, updated_at=_advance_time(target.updated_at, now))), uses=1)
         self._evict(now, except_id=target.id)
         return InsertResult(schema_id=target.id, outcome="merged")
 
     def _reactivate(self, schema: ErrorSchema) -> ErrorSchema:
-        """Return the schema as active, unless it is refuted or not confirmed yet."""
+        """Return the schema as active, unless it is refuted or quarantined without enough confirmations."""
         unproven = schema.status is SchemaStatus.QUARANTINED and not self.policy.is_proven(schema)
         return (
             schema
@@ -309,16 +309,16 @@ class SchemaCache:
     def _retire(self, schema: ErrorSchema) -> ErrorSchema:
         return replace(schema, status=SchemaStatus.RETIRED)
 
-    def _select_hot(self) -> list[tuple[ErrorSchema, tuple[ErrorSchema, ...]]]:
-        """Return active schemata with many uses or merges, and the failures to distil them from."""
-        hot_ids = [
-            name for name, heat in sorted(self._use_counts.items()) if heat >= self.policy.redistill_threshold
+    def _select_frequently_used(self) -> list[tuple[ErrorSchema, tuple[ErrorSchema, ...]]]:
+        """Return active schemata with many uses or merges, each with its latest failures."""
+        ids = [
+            name for name, uses in sorted(self._use_counts.items()) if uses >= self.policy.redistill_threshold
         ]
-        candidates = [(self.get(name), tuple(self._members.get(name, ()))) for name in hot_ids]
+        candidates = [(self.get(name), tuple(self._members.get(name, ()))) for name in ids]
         return [(schema, members) for schema, members in candidates if schema.status is SchemaStatus.ACTIVE]
 
     def _replace_redistilled(self, schema: ErrorSchema, redistilled: ErrorSchema | None, now: float) -> bool:
-        """Replace schemata by redistilled ones, unless they changed in the meantime."""
+        """Replace a schema by its new version, unless it changed in the meantime; return whether it did."""
         current = self._index.get(schema.id)
         if current is None or current.version != schema.version:
             return False
@@ -334,7 +334,7 @@ class SchemaCache:
                 traits=redistilled.traits,
                 correction=redistilled.correction or current.correction,
                 version=current.version + 1,
-                updated_at=_strictly_after(current.updated_at, now),
+                updated_at=_advance_time(current.updated_at, now),
             )
         )
         return True
@@ -342,7 +342,7 @@ class SchemaCache:
     def _evict(self, now: float, *, except_id: str = "") -> None:
         """Retire schemata by selection if too many are active; delete the oldest retired ones.
 
-        The schema ``except_id`` was just used and always stays.
+        The schema ``except_id`` is not evicted, since it was just used.
         """
         active = [schema for schema in self if schema.status is SchemaStatus.ACTIVE]
         if len(active) > self.policy.max_schemata:
@@ -355,16 +355,14 @@ class SchemaCache:
             selected_ids = set(select_schemata(others, self._index.encode(others), budget))
             for schema in others:
                 if schema.id not in selected_ids:
-                    self._put(
-                        self._retire(replace(schema, updated_at=_strictly_after(schema.updated_at, now)))
-                    )
+                    self._put(self._retire(replace(schema, updated_at=_advance_time(schema.updated_at, now))))
         retired = [
             schema for schema in self if schema.status is not SchemaStatus.ACTIVE and schema.id != except_id
         ]
         surplus = len(retired) - self.policy.max_schemata
         if surplus > 0:
             oldest = sorted(retired, key=lambda schema: (schema.updated_at, schema.id))[:surplus]
-            self._remove(_schema_ids(oldest))
+            self._remove(_list_ids(oldest))
 
     def _remove(self, ids: Sequence[str]) -> None:
         self._index.remove(ids)
@@ -374,26 +372,26 @@ class SchemaCache:
             self._changed_ids.discard(name)
             self._removed_ids.add(name)
 
-    def _put(self, schema: ErrorSchema, *, heat: int = 0) -> ErrorSchema:
+    def _put(self, schema: ErrorSchema, *, uses: int = 0) -> ErrorSchema:
         self._index.replace([schema])
-        self._track(schema, heat=heat)
+        self._track(schema, uses=uses)
         return schema
 
-    def _track(self, schema: ErrorSchema, *, heat: int) -> None:
-        self._use_counts[schema.id] = self._use_counts.get(schema.id, 0) + heat
+    def _track(self, schema: ErrorSchema, *, uses: int) -> None:
+        self._use_counts[schema.id] = self._use_counts.get(schema.id, 0) + uses
         self._changed_ids.add(schema.id)
         self._removed_ids.discard(schema.id)
 
 
-def _latest(before: float | None, now: float) -> float:
-    """Return the later of two times, because clocks may run backwards."""
+def _select_later(before: float | None, now: float) -> float:
+    """Return the later of two times, since a clock may be set back."""
     return now if before is None else max(before, now)
 
 
-def _strictly_after(before: float, now: float) -> float:
-    """Return a time after ``before``; other processes detect a change by its time."""
+def _advance_time(before: float, now: float) -> float:
+    """Return ``now``, or a time after ``before``, since other processes detect a change by its time."""
     return now if now > before else math.nextafter(before, math.inf)
 
 
-def _schema_ids(schemata: Iterable[ErrorSchema]) -> tuple[str, ...]:
+def _list_ids(schemata: Iterable[ErrorSchema]) -> tuple[str, ...]:
     return tuple(sorted(schema.id for schema in schemata))

@@ -1,4 +1,4 @@
-"""Merge of two schemata of one kind of failure: the content that most failures share is kept."""
+"""Merge of two schemata of one kind of failure. The result has the content that most failures share."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _STATUSES: Final = (SchemaStatus.ACTIVE, SchemaStatus.QUARANTINED, SchemaStatus.
 
 
 def merge_schemata(one: ErrorSchema, other: ErrorSchema) -> ErrorSchema:
-    """Merge ``other`` into ``one`` and keep the id of ``one``. Deterministic; neither is changed.
+    """Return the merge of two schemata, with the id of ``one``; deterministic.
 
-    Traits are averaged by support. A sentence of the vocabulary stays while the average weight of its trait
-    is high enough. Of other sentences, those in both schemata come first, then those of the schema with more
-    support. Counts are added; a run behind both counts once in the support.
+    Traits are averaged by support. The merge has a sentence of the vocabulary if the average weight of its
+    trait is high enough. Of other sentences, those in both schemata come first, then those of the schema with
+    more support. Counts are added; a run in both schemata counts once in the support.
 
     Raises:
         InputError: their failures are of different origins.
@@ -38,7 +38,7 @@ def merge_schemata(one: ErrorSchema, other: ErrorSchema) -> ErrorSchema:
         raise InputError(
             f"a schema of {one.provenance.origin} failures and one of {other.provenance.origin} failures "
             "cannot be merged",
-            hint="keep them in separate stores",
+            hint="use separate stores",
         )
     lead, follower = (one, other) if one.support >= other.support else (other, one)
     traits = _average_traits(one, other)
@@ -91,14 +91,14 @@ def _select_shared(lead: Sequence[str], rest: Sequence[str], traits: Mapping[str
     vocabulary_sentences = [
         by_name[name] for name in sort_traits(names) if traits.get(name, 0.0) >= MIN_SENTENCE_WEIGHT
     ]
-    others = _merge_ranked(_free_sentences(lead), _free_sentences(rest))
+    others = _merge_ranked(_select_free_sentences(lead), _select_free_sentences(rest))
     word_sentences = [text for text in others if is_words_sentence(text)][:1]
     free_sentences = [text for text in others if not is_words_sentence(text)][:MAX_FREE_SENTENCES]
     limit = MAX_SENTENCES - len(free_sentences) - len(word_sentences)
     return (*vocabulary_sentences[:limit], *free_sentences, *word_sentences)
 
 
-def _free_sentences(sentences: Iterable[str]) -> list[str]:
+def _select_free_sentences(sentences: Iterable[str]) -> list[str]:
     return [text for text in sentences if text not in VOCABULARY]
 
 

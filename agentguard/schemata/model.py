@@ -1,10 +1,10 @@
-"""Model of an error schema: a failure condensed to the features that are recognisable in other runs.
+"""Model of an error schema: the features of a failure that are recognisable in other runs.
 
-After CORRECT (arXiv 2509.24088): signature, context and heuristics of one kind of failure, stored as text and
-found by similarity. There are two differences from the publication:
+As in CORRECT (arXiv 2509.24088), a schema has signature, context and heuristics of one kind of failure as
+text, and is retrieved by similarity. There are two differences from the publication:
 
-- The gold step and agent never enter a schema, so no label can leak into the diagnosis of another run.
-- A schema describes the behaviour, not the task: names, numbers and topics are removed before it is stored.
+- A schema does not contain the annotated step and agent, so no label can leak into another diagnosis.
+- A schema describes the behaviour, not the task. It contains no name, number or topic of the run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MAX_CORRECTION_CHARS: Final = 240
 
 
 class SchemaOrigin(StrEnum):
-    """Origin of the failures behind a schema; figures of different origins are never mixed."""
+    """Origin of the failures of a schema; measurements do not mix different origins."""
 
     NATURAL = "natural"
     INJECTED = "injected"
     RECOVERED = "recovered"
-    """A guard rolled a run back and that helped; these failures have no label."""
+    """Failure without a label, after which a rollback by a guard helped."""
 
 
 class SchemaStatus(StrEnum):
@@ -36,7 +36,7 @@ class SchemaStatus(StrEnum):
     ACTIVE = "active"
     RETIRED = "retired"
     QUARANTINED = "quarantined"
-    """Learnt from one run: stored but not offered until another run confirms it."""
+    """Learnt from one run; searches do not return it until another run confirms it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class Provenance:
 
     Attributes:
         method: ``"embedded"``, or ``"chat:<model>"``.
-        runs: ids of the runs it was distilled from.
+        runs: ids of the runs of the distillation.
         groups: questions (or task ids) of those runs, normalised by
-            `agentguard.trajectory.grouping.normalize_group_key`; an evaluation excludes a schema for every
-            run that shares one.
-        origin: natural failures, injected ones, or failures that a guard recovered from.
+            `agentguard.trajectory.grouping.normalize_group_key`. For a run of the same question, an
+            evaluation excludes the schema.
+        origin: origin of the failures.
     """
 
     method: str
@@ -75,23 +75,24 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSchema:
-    """Kind of failure that was observed.
+    """Description of an observed kind of failure.
 
     Attributes:
-        id: built from the first content of the schema; stable through merges and new versions.
+        id: hash of the first content of the schema; stable through merges and new versions.
         signature: sentences on the symptoms of the failure.
         context: sentences on the situation of the failure.
-        heuristics: sentences on the differences from similar steps, and on where to look.
-        traits: as `Profile.traits`, averaged over the failures behind it.
+        heuristics: sentences on the differences from similar steps.
+        traits: as `Profile.traits`, averaged over the failures of the schema.
         codes: qualified taxonomy codes, the most specific first.
         module: memory, reflection, planning, action or system, if known.
-        correction: advice that helped, or should help, addressed to the agent.
+        correction: corrective message to the agent.
         provenance: origin and method of the schema.
         version: incremented by each merge and each distillation, from 1.
-        support: number of failures behind it.
+        support: number of failures of the schema.
         confirmed, refuted: number of confirmations and refutations by recoveries (or people).
         used: number of retrievals.
-        created_at, updated_at, used_at: epoch seconds; ``used_at`` is None before its first use.
+        status: status for new runs.
+        created_at, updated_at, used_at: epoch seconds; ``used_at`` is None before the first use.
     """
 
     id: str
@@ -114,11 +115,11 @@ class ErrorSchema:
     used_at: float | None = None
 
     def to_text(self) -> str:
-        """Return the text for a vectoriser: signature and context, one sentence per line."""
+        """Return the text for a vectoriser: signature and context, one sentence a line."""
         return "\n".join((*self.signature, *self.context))
 
     def to_lines(self) -> Iterator[str]:
-        """Yield the context lines for a judge; they do not reveal the position of the failure."""
+        """Yield the lines for the prompt of a judge; they do not reveal the position of the failure."""
         yield "How it shows: " + " ".join(self.signature)
         if self.context:
             yield "When it arises: " + " ".join(self.context)
@@ -133,7 +134,7 @@ class ErrorSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Search result: a schema and the cosine similarity of its vector and the query's, in [-1, 1]."""
+    """Search result: a schema, and the cosine of its vector and the vector of the query, in [-1, 1]."""
 
     schema: ErrorSchema
     similarity: float
@@ -148,9 +149,9 @@ class Distiller(Protocol):
         ...
 
     def distill(self, record: Record, findings: Sequence[Finding]) -> ErrorSchema | None:
-        """Return the schema of an annotated (or diagnosed) failure; None if it has no recognisable feature.
+        """Return the schema of an annotated (or diagnosed) failure; None without a root-cause step.
 
         Raises:
-            JudgeError: the judge that writes it is unavailable, or its answer is not usable.
+            JudgeError: the language model is unavailable, or its answer is not usable.
         """
         ...

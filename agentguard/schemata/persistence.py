@@ -1,4 +1,4 @@
-"""Persistence of schemata: a file of JSON Lines, or the store.
+"""Persistence of schemata: a file of JSON Lines, or a table of the store.
 
 Both contain complete schemata by id; a later version replaces an earlier one.
 """
@@ -118,8 +118,7 @@ class FileSchemaStore:
 class SqlSchemaStore:
     """Table ``schemata`` of a store; a write never waits for the database.
 
-    A deleted schema stays as a row without content, which `load` skips: recoveries in the store may refer to
-    it.
+    A deletion keeps a row without content, which `load` skips, since recoveries in the store may refer to it.
 
     Args:
         store: an open store; the caller closes it.
@@ -153,19 +152,19 @@ class SqlSchemaStore:
             self.store.write(*(replace(row, status=_DELETED_STATUS, data={}) for row in rows))
 
     def update(self, change: StoreUpdate) -> None:
-        """Implement `SchemaStore.update` as one transaction, which other processes wait for."""
+        """Implement `SchemaStore.update` as one transaction; other processes wait for its end."""
 
-        def rows(kept: Sequence[SchemaRow]) -> list[SchemaRow]:
-            changes = change(_sort_by_id(_from_row(row) for row in kept if row.status != _DELETED_STATUS))
-            return [_to_row(schema, self.tenant) for schema in changes]
+        def change_rows(rows: Sequence[SchemaRow]) -> list[SchemaRow]:
+            stored = _sort_by_id(_from_row(row) for row in rows if row.status != _DELETED_STATUS)
+            return [_to_row(schema, self.tenant) for schema in change(stored)]
 
         self.store.flush()
-        self._known = self.store.update_schemata(rows, known_versions=self._known, tenant=self.tenant)
+        self._known = self.store.update_schemata(change_rows, known_versions=self._known, tenant=self.tenant)
 
 
 @contextmanager
 def _lock_file(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, in a file beside it."""
+    """Hold the lock of a file, which is a separate file with the suffix ``.lock``."""
     try:
         import fcntl
     except ImportError:  # without such locks, only one process may use the file
@@ -180,7 +179,7 @@ def _lock_file(path: Path) -> Iterator[None]:
 def open_schema_store(location: str | Path | None) -> Iterator[FileSchemaStore | SqlSchemaStore]:
     """Open the schema store at a location: a database by its URL or suffix, else a file.
 
-    None is the default store. A database is closed at the end of the context.
+    None selects the default store. A database is closed at the end of the context.
 
     Raises:
         ConfigError, StoreUnavailable, StoreVersion, MissingExtra: the database is unavailable.
@@ -195,7 +194,7 @@ def open_schema_store(location: str | Path | None) -> Iterator[FileSchemaStore |
 
 
 def resolve_location(schemata: bool | str, store: str | None) -> bool | str:
-    """Return the location of a policy's schemata; True becomes the address of the store, if one is given."""
+    """Return the location of a policy's schemata: for True, the address of the store, if one is given."""
     if schemata is not True or not store:
         return schemata
     addresses = import_extra("agentguard.store.db.database_address", "store")
@@ -204,7 +203,7 @@ def resolve_location(schemata: bool | str, store: str | None) -> bool | str:
 
 
 def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
-    """Return the schemata at a location; a missing location is an error and is not created.
+    """Return the schemata at a location, by id; a missing location is an error and is not created.
 
     Raises:
         FormatError: there is no such file, or it does not contain schemata.
@@ -214,13 +213,13 @@ def load_schemata(location: str | Path | None) -> tuple[ErrorSchema, ...]:
         return _sort_by_id(read_schemata(str(location)))
     address = import_extra("agentguard.store.db.database_address", "store").resolve_address(location)
     if address.path is not None and not address.path.exists():
-        raise StoreError(f"there is no store {address}: distil some failures first")
-    with open_schema_store(location) as keep:
-        return keep.load()
+        raise StoreError(f"the store {address} does not exist: distil some failures first")
+    with open_schema_store(location) as store:
+        return store.load()
 
 
 def is_database(location: str | Path | None) -> bool:
-    """Return whether a location is that of a database, by its URL or suffix; None is the default store."""
+    """Return whether a location is a database, by its URL or suffix; None is the default database."""
     text = str(location)
     return location is None or text.startswith(_URL_PREFIXES) or text.endswith(_DATABASE_SUFFIXES)
 

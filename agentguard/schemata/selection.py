@@ -1,18 +1,18 @@
 """Selection of the schemata to keep under a size budget: diverse, difficult and dependable ones.
 
 The three criteria are those of D3, a data selection method by diversity, difficulty and dependability; their
-combination is our own. A kept schema covers the others in proportion to similarity and dependability, and
-covering a difficult one has a higher value::
+combination is our own. A selected schema covers the others in proportion to similarity and dependability, and
+the coverage of a difficult one has a higher value::
 
-    worth(kept) = sum over i of (1 + difficulty(i)) / 2
-                  * max over j in kept of (1 + dependability(j)) / 2 * similarity(i, j)
+    value(selected) = sum over i of (1 + difficulty(i)) / 2
+                      * max over j in selected of (1 + dependability(j)) / 2 * similarity(i, j)
 
 Both factors are at least one half. Difficulty is only an estimate, so an easy failure still has a value. An
 unproven schema covers its own kind better than a proven schema of another kind.
 
 This is weighted facility location, which is monotone and submodular. Greedy selection therefore reaches at
 least 63 % of the optimum (Nemhauser, Wolsey and Fisher, 1978). Gains are evaluated lazily (Minoux, 1978).
-Only the nearest schemata can cover a schema, so that ten thousand schemata need seconds and little memory.
+Only the nearest schemata can cover a schema, so that a selection from ten thousand schemata takes seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _SUPPORT_WEIGHT: Final = 0.5
-"""Weight of a repeated failure: half a confirmation, because it recurs but its schema was not tried."""
+"""Weight of a repeated failure: half a confirmation, since no recovery used its schema."""
 _MAX_SUPPORT: Final = 4
 _MIN_NEAREST, _MAX_NEAREST = 32, 256
 _BLOCK_ROWS: Final = 128
@@ -41,12 +41,11 @@ _BLOCK_ROWS: Final = 128
 def estimate_dependability(schema: ErrorSchema) -> float:
     """Return the reliability of a schema: the mean of a Beta posterior over confirmations, in (0, 1).
 
-    The prior is even; confirmations and refutations count one each, and further failures behind the schema
-    half a confirmation each, four at most.
+    The prior is even. Each of up to four further failures of the schema counts as half a confirmation.
     """
-    seen_again = _SUPPORT_WEIGHT * min(max(schema.support - 1, 0), _MAX_SUPPORT)
-    borne_out = 1 + max(schema.confirmed, 0) + seen_again
-    return borne_out / (borne_out + 1 + max(schema.refuted, 0))
+    repetitions = _SUPPORT_WEIGHT * min(max(schema.support - 1, 0), _MAX_SUPPORT)
+    successes = 1 + max(schema.confirmed, 0) + repetitions
+    return successes / (successes + 1 + max(schema.refuted, 0))
 
 
 def select_schemata(
@@ -64,9 +63,9 @@ def select_schemata(
         vectors: their vectors in the same order, of shape (n, d) with rows of length 1 (or 0): from
             `agentguard.schemata.index.SchemaIndex.vectors`, whose order is that of ``tuple(index)``.
         budget: maximum number of schemata to keep.
-        difficulty: by id, in [0, 1]: 1 for a failure that only schemata find, 0 for a failure that other
-            methods find. For example, 1 minus the probability that the ranker alone gives to the root cause.
-            The default of an id is 1.
+        difficulty: by id, in [0, 1]: 1 for a failure that only schemata detect, 0 for a failure that other
+            methods detect. An example is 1 minus the probability of the root cause by the ranker alone. The
+            default of an id is 1.
         dependability: by id, in [0, 1]; the default of an id is `estimate_dependability`.
 
     Returns:
@@ -101,7 +100,7 @@ def select_schemata(
 
 
 class _CoverageMatrix:
-    """Coverage of schemata by each other as columns of a sparse matrix, and the current coverage of each."""
+    """Sparse matrix of the coverage of schemata by each other, and the current coverage of each schema."""
 
     def __init__(
         self, vectors: NDArray[np.float32], difficulty: Floats, dependability: Floats, nearest: int
@@ -110,16 +109,16 @@ class _CoverageMatrix:
 
         self.difficulty, self.coverage = difficulty, np.zeros(len(difficulty))
         covered, covering, similarity = _find_nearest(vectors, dependability, nearest)
-        self.first: list[float] = np.bincount(
+        self.initial_gains: list[float] = np.bincount(
             covering, weights=difficulty[covered] * similarity, minlength=len(difficulty)
         ).tolist()
-        """Marginal gain of each schema while nothing is covered."""
+        """Marginal gain of each schema as the first one."""
         order = np.argsort(covering, kind="stable")
         self.columns, self.weights = covered[order], similarity[order]
         self.offsets = np.searchsorted(covering[order], np.arange(len(difficulty) + 1))
 
-    def marginal_gain(self, index: int) -> float:
-        """Return the marginal gain of adding a schema."""
+    def compute_gain(self, index: int) -> float:
+        """Return the marginal gain of a schema."""
         import numpy as np
 
         row = slice(self.offsets[index], self.offsets[index + 1])
@@ -127,7 +126,7 @@ class _CoverageMatrix:
         return float(self.difficulty[covered] @ np.maximum(self.weights[row] - self.coverage[covered], 0))
 
     def add(self, index: int) -> None:
-        """Add a schema: mark the schemata that it covers."""
+        """Add a schema to the selection, and update the coverage of the others."""
         import numpy as np
 
         row = slice(self.offsets[index], self.offsets[index + 1])
@@ -138,9 +137,9 @@ class _CoverageMatrix:
 def _find_nearest(
     vectors: NDArray[np.float32], dependability: Floats, count: int
 ) -> tuple[NDArray[Any], ...]:
-    """Return ``(covered, covering, degree)`` of the ``count`` best covers of each.
+    """Return ``(covered, covering, similarity)`` of the ``count`` schemata that cover each schema best.
 
-    In blocks, to bound memory.
+    The product is computed in blocks, which bounds the memory.
     """
     import numpy as np
 
@@ -157,18 +156,15 @@ def _find_nearest(
 
 
 def _select_greedily(covers: _CoverageMatrix, budget: int) -> list[int]:
-    """Return the schemata in the order of their marginal gain, until nothing adds a gain.
-
-    Ties by position.
-    """
-    queue = [(-gain, index, 0) for index, gain in enumerate(covers.first)]
+    """Return the schemata in the order of their marginal gain, until no schema has one; ties by position."""
+    queue = [(-gain, index, 0) for index, gain in enumerate(covers.initial_gains)]
     heapify(queue)
     selection: list[int] = []
     while queue and len(selection) < budget:
         gain, index, age = heappop(queue)
         if age < len(selection):
-            # Gains only shrink: a gain from before the last selection is an upper bound.
-            heappush(queue, (-covers.marginal_gain(index), index, len(selection)))
+            # Gains only decrease: a gain from before the last selection is an upper bound.
+            heappush(queue, (-covers.compute_gain(index), index, len(selection)))
         elif gain > -1e-9:
             break
         else:
@@ -185,7 +181,7 @@ def _check_arguments(schemata: Sequence[ErrorSchema], vectors: NDArray[Any], bud
     if getattr(vectors, "ndim", 0) != 2 or len(vectors) != len(schemata):
         raise InputError(f"expected a row for each of {len(schemata)} schemata", field="vectors")
     if not np.isfinite(vectors).all():
-        raise InputError("there is a number that is not finite", field="vectors")
+        raise InputError("a number is not finite", field="vectors")
     if len({schema.id for schema in schemata}) != len(schemata):
         raise InputError("two schemata have the same id", field="schemata")
 

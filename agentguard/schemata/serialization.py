@@ -1,14 +1,14 @@
-"""Lossless conversion of schemata and profiles to JSON data and back, and their file format: JSON Lines.
+"""Lossless conversion of schemata to JSON data and back, and their file format: JSON Lines.
 
-Fields with their default value are omitted. Input is untrusted: a malformed value is a FormatError that names
-the file, the line and the field.
+Fields with their default value are omitted. Input is untrusted: a malformed value raises FormatError with the
+file, the line and the field.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from agentguard.trajectory.formats.sdk import JsonNode
 from agentguard.trajectory.serialization import decode_dataclass, encode_fields
 
 MAX_LINE_BYTES: Final = 1_000_000
-"""Maximum length of a line in bytes; a schema has about two thousand."""
+"""Maximum length of a line in bytes; a typical schema has about two thousand."""
 
 
 def encode_schema(schema: ErrorSchema) -> dict[str, Any]:
@@ -48,17 +48,17 @@ def parse_schema(text: str | bytes) -> ErrorSchema:
 
 
 def read_schemata(path: str | Path) -> tuple[ErrorSchema, ...]:
-    """Read a file of schemata, one per line; empty lines are skipped.
+    """Read a file of schemata, one a line; empty lines are skipped.
 
     Raises:
-        FormatError: the file cannot be read, or a line is not a schema; names ``file:line`` and the field.
+        FormatError: the file cannot be read, a line is not a schema, or an id occurs twice. The message has
+            ``file:line`` and the field.
     """
-    file = Path(path)
-    return tuple(_decode_lines(file, lambda node: decode_schema(node)))
+    return tuple(_read_lines(Path(path)))
 
 
 def write_schemata(path: str | Path, schemata: Iterable[ErrorSchema]) -> int:
-    """Write schemata to a file, one per line, atomically; return their number.
+    """Write schemata to a file, one a line, atomically; return their number.
 
     Raises:
         FormatError: the file cannot be written.
@@ -84,7 +84,7 @@ def write_schemata(path: str | Path, schemata: Iterable[ErrorSchema]) -> int:
     return count
 
 
-def _decode_lines(file: Path, decode: Callable[[JsonNode], ErrorSchema]) -> Iterator[ErrorSchema]:
+def _read_lines(file: Path) -> Iterator[ErrorSchema]:
     try:
         lines = file.open("rb")
     except OSError as error:
@@ -95,7 +95,7 @@ def _decode_lines(file: Path, decode: Callable[[JsonNode], ErrorSchema]) -> Iter
             if not line.strip():
                 continue
             try:
-                schema = decode(_parse_line(line))
+                schema = decode_schema(_parse_line(line))
                 if schema.id in line_of_id:
                     raise FormatError(f"has the id of line {line_of_id[schema.id]}", field="id")
             except FormatError as error:

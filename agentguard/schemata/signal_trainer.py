@@ -1,7 +1,7 @@
-"""Training of similarity signals from annotated runs: schemata of failures, and sound steps of the runs.
+"""Trainer of similarity signals from annotated runs: schemata of failures, and other steps of the same runs.
 
-Findings and profiles of several hundred runs are cached, because a cross-validation needs each of them many
-times.
+Findings and profiles of several hundred runs are cached, since a cross-validation needs each of them
+repeatedly.
 """
 
 from __future__ import annotations
@@ -40,16 +40,14 @@ def train_signals(records: Sequence[Record], *, k: int = DEFAULT_NEIGHBOURS) -> 
 def build_signals(
     schemata: Sequence[ErrorSchema], *, k: int = DEFAULT_NEIGHBOURS, negatives: Sequence[NegativeExample] = ()
 ) -> SchemaSignals:
-    """Build signals from schemata, and from sound steps if there are any."""
+    """Build signals from schemata, and from steps that were not at fault, if there are any."""
     index = SchemaIndex(trait_weight=TRAIT_WEIGHT)
     index.add(schemata)
     return SchemaSignals(index, k=k, negatives=negatives)
 
 
 def distill_records(records: Sequence[Record]) -> tuple[tuple[ErrorSchema, ...], tuple[NegativeExample, ...]]:
-    """Return the schemata of the failures in annotated runs, and the steps of those runs that were not at
-    fault.
-    """
+    """Return the schemata of the failures in annotated runs, and the other steps of those runs."""
     schemata: dict[str, ErrorSchema] = {}
     negatives: list[NegativeExample] = []
     for record in records:
@@ -67,13 +65,13 @@ def distill_records(records: Sequence[Record]) -> tuple[tuple[ErrorSchema, ...],
 
 
 def compute_training_signals(signals: SchemaSignals, record: Record) -> NDArray[np.float64]:
-    """Return the signals of a training run without its own question; this is a `SignalFunction`."""
+    """Return the signals of a training run without the schemata of its question; a `SignalFunction`."""
     profiles = profile_cached(record.trajectory, detect_cached(record.trajectory))
     return signals.compute(profiles, excluded_groups=(select_group(record), record.trajectory.task)).signal
 
 
 def select_group(record: Record) -> str:
-    """Return the question of a run, by which schemata are excluded."""
+    """Return the question of a run: the group of its annotation, else its task."""
     group = record.annotation.group or ""
     return group if normalize_group_key(group) else record.trajectory.task
 

@@ -1,8 +1,8 @@
-"""Similarity signal of schemata: each step's similarity to earlier failures, less that to sound steps.
+"""Similarity signal of schemata: similarity of a step to earlier failures, minus that to negative examples.
 
 CORRECT (arXiv 2509.24088) shows the nearest schemata to a language model. Without a model, the similarity
-itself is the signal. Similarity to failures alone mostly measures how usual a step is. The similarity to the
-sound steps of the same runs is therefore subtracted, if they are available.
+itself is the signal. Similarity to failures alone is high for common steps. Therefore, the similarity to the
+other steps of the same runs is subtracted, if they are available.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_NEGATIVE_EXAMPLES: Final = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegativeExample:
-    """Sound step of a failed run, and the question of that run."""
+    """Step of a failed run that was not at fault, and the question of that run."""
 
     profile: Profile
     group: str
@@ -41,7 +41,7 @@ class SimilaritySignal:
 
     Attributes:
         matches: the nearest schemata of each step.
-        signal: evidence for each step, in standard deviations of its run; all 0 if nothing can be compared.
+        signal: evidence for each step, in standard deviations of its run; all 0 without a matching schema.
             Shape (steps, 1), as in `agentguard.judge.embedded.training.SignalFunction`.
     """
 
@@ -54,8 +54,8 @@ class SchemaSignals:
 
     Args:
         index: the schemata.
-        k: number of nearest schemata that count.
-        negatives: steps that were not at fault; of more than 20,000, an even sample of at most that size.
+        k: number of nearest schemata in the signal, at least 1.
+        negatives: steps that were not at fault; of more than 20,000, an even sample is used.
 
     Raises:
         ConfigError: ``k`` is below 1.
@@ -76,7 +76,12 @@ class SchemaSignals:
     def compute(
         self, profiles: Sequence[Profile], *, excluded_groups: Sequence[str] = ()
     ) -> SimilaritySignal:
-        """Compare the steps of one run; skip schemata and sound steps of the excluded groups."""
+        """Compute the signal of the steps of one run.
+
+        Args:
+            profiles: profiles of the steps.
+            excluded_groups: questions whose schemata and negative examples are ignored.
+        """
         import numpy as np
 
         from agentguard.judge.embedded.conditional_logit import standardize_within_run
@@ -89,12 +94,12 @@ class SchemaSignals:
         return SimilaritySignal(
             matches=matches,
             signal=standardize_within_run(
-                (mean_similarity - self._background_similarity(profiles, excluded_groups))[:, None]
+                (mean_similarity - self._compute_background(profiles, excluded_groups))[:, None]
             ),
         )
 
-    def _background_similarity(self, profiles: Sequence[Profile], excluded_groups: Sequence[str]) -> Array:
-        """Return the mean similarity of each step to the nearest sound steps; 0 without sound steps."""
+    def _compute_background(self, profiles: Sequence[Profile], excluded_groups: Sequence[str]) -> Array:
+        """Return the mean similarity of each step to the nearest negative examples; 0 without one."""
         import numpy as np
 
         keys = [key for group in excluded_groups if (key := normalize_group_key(group))]

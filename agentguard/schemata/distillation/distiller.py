@@ -1,10 +1,10 @@
 """Embedded distiller: builds the schema of a failure deterministically, without a language model.
 
-After CORRECT (arXiv 2509.24088), in which a model writes signature, context and heuristics from the log and
-the label. Here they are read from the profiles of the run's steps: the behaviour and the effects of the
-faulty step, the steps before it, and its differences from similar steps. The label gives only the step and
-the code. Its reason, agent and step number could not be recognised in another run, and would leak the answer
-in this one.
+In CORRECT (arXiv 2509.24088), a model writes signature, context and heuristics from the log and the label.
+This distiller takes them from the profiles of the run's steps: the behaviour and the effects of the faulty
+step, the steps before it, and its differences from similar steps. Of the label, it uses only the step and the
+code. Reason, agent and step number are not recognisable in another run, and would leak the answer in this
+one.
 """
 
 from __future__ import annotations
@@ -48,12 +48,17 @@ _FINDING_BONUS: Final = 0.25
 
 
 def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple[str, ...]:
-    """Return sentences on the differences between candidate ``position`` and the most similar candidates."""
+    """Return sentences on the differences between a candidate and the candidates most similar to it.
+
+    Args:
+        candidates: profiles of the candidates of a run.
+        position: index of the candidate among them.
+    """
     own_traits = candidates[position].traits
     others = [one.traits for index, one in enumerate(candidates) if index != position]
     if not others:
         return ()
-    similar_traits = sorted(others, key=lambda traits: -trait_similarity(own_traits, traits))[
+    similar_traits = sorted(others, key=lambda traits: -compute_trait_similarity(own_traits, traits))[
         :_MAX_LOOKALIKES
     ]
     has = {
@@ -82,8 +87,8 @@ def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple
     )
 
 
-def trait_similarity(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Return the cosine of two bags of traits, in [0, 1]; 0 if either is empty."""
+def compute_trait_similarity(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Return the cosine of two mappings of traits to weights, in [0, 1]; 0 if either is empty."""
     shared = sum(weight * other[name] for name, weight in one.items() if name in other)
     return shared / (_norm(one) * _norm(other)) if shared else 0.0
 
@@ -115,9 +120,9 @@ class FailureLocation:
         step: index of the faulty step.
         codes: qualified taxonomy codes, if known; else the codes of the findings at the step are used.
         module: memory, reflection, planning, action or system, if known; else that of the codes.
-        correction: the correction that helped, if known; only its parts without the topic are used.
-        group: the question or task id; else the text of the task.
-        origin: origin of the failure, such as a natural one.
+        correction: a correction for the agent, if known; only its parts without the topic are used.
+        group: the question or task id; None for the text of the task.
+        origin: origin of the failure.
     """
 
     step: int
@@ -157,7 +162,7 @@ class DiagnosisLike(Protocol):
 
     @property
     def hypotheses(self) -> Sequence[HypothesisLike]:
-        """Suspects, the most probable first."""
+        """Candidates for the root cause, the most probable first."""
         ...
 
     @property
@@ -167,9 +172,9 @@ class DiagnosisLike(Protocol):
 
 
 class EmbeddedDistiller:
-    """Distiller of schemata from step profiles; see the module.
+    """Distiller of schemata from step profiles.
 
-    A run whose annotation has ``extra["origin"] == "injected"`` gives a schema of that origin.
+    A schema has the origin ``injected`` if the annotation of the run has ``extra["origin"] == "injected"``.
     """
 
     name: Final = "embedded"
@@ -195,15 +200,22 @@ class EmbeddedDistiller:
     def distill_diagnosis(
         self, run: Trajectory, diagnosis: DiagnosisLike, *, hypothesis: int = 0, group: str | None = None
     ) -> ErrorSchema | None:
-        """Return the schema of one hypothesis of a diagnosis; None if there is no such hypothesis."""
+        """Return the schema of one hypothesis of a diagnosis; None if there is no such hypothesis.
+
+        Args:
+            run: the diagnosed run.
+            diagnosis: its diagnosis.
+            hypothesis: rank of the hypothesis, from 0.
+            group: the question or task id; None for the text of the task.
+        """
         if not 0 <= hypothesis < len(diagnosis.hypotheses):
             return None
-        suspect = diagnosis.hypotheses[hypothesis]
+        cause = diagnosis.hypotheses[hypothesis]
         fault = FailureLocation(
-            step=suspect.step,
-            codes=suspect.codes,
-            module=suspect.module,
-            correction=suspect.correction,
+            step=cause.step,
+            codes=cause.codes,
+            module=cause.module,
+            correction=cause.correction,
             group=group,
         )
         return self.distill_step(run, diagnosis.findings, fault)
@@ -213,7 +225,7 @@ class EmbeddedDistiller:
     ) -> ErrorSchema | None:
         """Return the schema of a failure at a known step; None if the step is not in the run.
 
-        A step that cannot be at fault itself, such as a report of executed code, is replaced by the last
+        If the step cannot be at fault, such as a report of executed code, the schema describes the last
         candidate before it.
         """
         profiles = build_step_profiles(run, findings)
@@ -257,7 +269,7 @@ class EmbeddedDistiller:
 
 
 def build_schema_id(run: str, sentences: Sequence[Sequence[str]], codes: Sequence[str]) -> str:
-    """Return an id from the first sentences of a schema, its codes and its run; it is stable."""
+    """Return the id of a schema: sixteen hexadecimal digits of a hash of its run, sentences and codes."""
     content = orjson.dumps([run, [list(part) for part in sentences], list(codes)])
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -267,7 +279,7 @@ def _select_findings(
 ) -> tuple[Finding, ...]:
     """Return the findings about a step; without any, the findings about the results of its execution.
 
-    If the format folds results into the step, both are findings about the step.
+    In formats whose steps contain the results, all of them are findings about the step.
     """
     step = candidates[position].step
     step_findings = tuple(one for one in findings if one.step == step)

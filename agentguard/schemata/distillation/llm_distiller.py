@@ -1,7 +1,7 @@
 """LLM distiller: a model writes signature, context and heuristics of a failure, in one call.
 
-After CORRECT (arXiv 2509.24088). The model reads the run with the faulty step marked, and answers under a
-JSON schema with bounded strings and lists. Its output may leak the label or the topic, so every sentence is
+The method is that of CORRECT (arXiv 2509.24088). The model reads the run and the faulty step, and answers
+with JSON of bounded strings and lists. Its output may leak the label or the topic, so every sentence is
 checked:
 
 - A sentence with the name of an agent or the position of the step is dropped.
@@ -80,7 +80,7 @@ class LLMDistiller:
 
     @property
     def name(self) -> str:
-        """Return ``"chat:<model>"``, the method in the provenance."""
+        """Method in the provenance: ``"chat:<model>"``."""
         info = self.endpoint.info
         return f"chat:{info.model if info else self.endpoint.model or 'unknown'}"
 
@@ -102,8 +102,7 @@ class LLMDistiller:
         }
         if not sentences["signature"]:
             raise JudgeError(
-                f"{self.name} wrote no sentence on how the failure shows that says nothing of the task, the "
-                "agent or the step"
+                f"{self.name} returned no sentence of a signature without the task, an agent or a position"
             )
         parts = (sentences["signature"], sentences["context"], sentences["heuristics"])
         return replace(
@@ -116,15 +115,14 @@ class LLMDistiller:
         )
 
     async def _generate(self, run: Trajectory, step: Step) -> Mapping[str, Any]:
-        facts = await self.endpoint.fetch_info(self._deadline_s)
-        if isinstance(facts, CallError):
-            raise _to_error(self.name, facts)
-        nonce = compute_nonce(
-            run, b""
-        )  # each word of the answer is checked, so the fence alone is not critical
+        info = await self.endpoint.fetch_info(self._deadline_s)
+        if isinstance(info, CallError):
+            raise _to_error(self.name, info)
+        # Each word of the answer is checked, so the nonce need not be a secret.
+        nonce = compute_nonce(run, b"")
         excerpt = fence([render_step(step, _MAX_EXCERPT_CHARS)], title="step at fault", nonce=nonce)
         limit = (
-            ((facts.context_tokens or _CONTEXT_TOKENS) - _MAX_TOKENS) * _CHARS_PER_TOKEN
+            ((info.context_tokens or _CONTEXT_TOKENS) - _MAX_TOKENS) * _CHARS_PER_TOKEN
             - len(excerpt)
             - len(_PROMPT)
             - 500
@@ -145,7 +143,7 @@ class LLMDistiller:
 def _clean_sentences(sentences: Iterable[str], run: Trajectory) -> tuple[str, ...]:
     """Return the sentences without their topic, each once; drop those that leak the answer."""
     delexicalizer = Delexicalizer(run)
-    name_pattern = _agent_name_variants(run)
+    name_pattern = _compile_agent_names(run)
     clean_sentences = [
         plain
         for sentence in sentences
@@ -156,7 +154,7 @@ def _clean_sentences(sentences: Iterable[str], run: Trajectory) -> tuple[str, ..
 
 
 def _delexicalize_sentence(sentence: str, delexicalizer: Delexicalizer) -> str:
-    """Return a sentence without its topic; empty if too little remains or it still names a position."""
+    """Return a sentence without its topic; empty if too little remains or the rest names a position."""
     plain = delexicalizer(sentence)
     words = [word for word in _WORD_PATTERN.findall(plain) if word != GAP_MARKER]
     original_words = _WORD_PATTERN.findall(sentence)
@@ -168,7 +166,7 @@ def _delexicalize_sentence(sentence: str, delexicalizer: Delexicalizer) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _agent_name_variants(run: Trajectory) -> re.Pattern[str] | None:
+def _compile_agent_names(run: Trajectory) -> re.Pattern[str] | None:
     """Return a pattern of the agents' names in all usual forms, such as spaces for underscores."""
     names = {step.agent for step in run.steps if len(step.agent) > 1}
     forms = names | {re.sub(r"[_\W]+", " ", name).strip() for name in names}

@@ -1,8 +1,8 @@
-"""Clustering of failures without a code into proposals of new codes, for a person to accept.
+"""Clustering of failures without a code, and proposals of new codes from the clusters.
 
 A schema is uncovered if it has no code, or if it has one and no similar schema with a code. Average linkage
-on cosine (Sokal and Michener, 1958) clusters the uncovered schemata. A cluster whose members are as near to
-the schemata of a code as to each other is a case of that code. A proposal has no effect until a person
+on cosine (Sokal and Michener, 1958) clusters the uncovered schemata. A cluster whose members are as similar
+to the schemata of a code as to each other is a case of that code. A proposal has no effect until a person
 accepts it (`agentguard.schemata.induction.taxonomy_writer`).
 """
 
@@ -93,17 +93,17 @@ class CodeProposal:
     """Proposal of a code for a kind of failure that no code covers.
 
     Attributes:
-        code: id it would have in a taxonomy.
-        title: title in a few words.
+        code: id of the code in a taxonomy.
+        title: short title.
         definition: common properties of its failures.
         exemplars: ids of schemata, the most typical first.
         size: number of its schemata.
         support: number of failures behind them.
         cohesion: mean cosine of its members, in [-1, 1].
-        nearest: the existing code with the most similar schemata, if any code has schemata.
-        nearest_similarity: mean cosine to those schemata.
+        nearest: the existing code with the most similar schemata; None if no code has schemata.
+        nearest_similarity: mean cosine to those schemata, in [-1, 1]; 0 without such a code.
         module: module of most of its schemata, if they have one.
-        correction: correction of most of its schemata; may be empty.
+        correction: most frequent correction of its schemata; may be empty.
     """
 
     code: str
@@ -132,16 +132,16 @@ def propose_codes(
         schemata: schemata with and without codes.
         vectors: their vectors by one vectoriser, shape (n, d), rows of length 1 or 0.
         min_support: minimum number of failures of a proposal.
-        min_similarity: mean cosine down to which clusters are joined. None is half way from the mean of all
-            pairs to the mean of nearest neighbours, which suits any vectoriser.
+        min_similarity: minimum mean cosine of two clusters for their merge. None selects the mean of two
+            values, the mean of all pairs and the mean of nearest neighbours, which suits any vectoriser.
 
     Raises:
         InputError: rows and schemata do not match, or there are too few failures for a proposal.
     """
     if len(vectors) != len(schemata):
-        raise InputError(f"{len(schemata)} schemata and {len(vectors)} vectors: each needs one")
+        raise InputError(f"found {len(schemata)} schemata and {len(vectors)} vectors, expected equal numbers")
     graph = _SimilarityGraph(schemata, vectors)
-    level = graph.merge_threshold() if min_similarity is None else min_similarity
+    level = graph.estimate_merge_threshold() if min_similarity is None else min_similarity
     uncovered = graph.find_uncovered(level)
     failures = sum(graph.schemata[i].support for i in uncovered)
     if failures < min_support or len(uncovered) < 2:
@@ -161,9 +161,9 @@ def propose_codes(
     ]
     if not proposals:
         raise InputError(
-            f"{failures} failures are not covered by any code, but no {min_support} of them, of two "
-            "questions or more, are alike and unlike those with a code",
-            hint="distil more failures, or reduce the least similarity",
+            f"no code covers {failures} failures, but there is no cluster of {min_support} of them, from at "
+            "least two questions, that differs from the existing codes",
+            hint="distil more failures, or reduce min_similarity",
         )
     return tuple(sorted(proposals, key=lambda proposal: (-proposal.support, proposal.code)))
 
@@ -183,8 +183,8 @@ class _SimilarityGraph:
         self.similarities = self.vectors @ self.vectors.T
         self.coded = [i for i, schema in enumerate(self.schemata) if schema.codes]
 
-    def merge_threshold(self) -> float:
-        """Similarity above which two schemata are of one kind, estimated from all pairs."""
+    def estimate_merge_threshold(self) -> float:
+        """Estimate the similarity from which two schemata are of one kind, from all pairs."""
         import numpy as np
 
         n = len(self.schemata)
@@ -194,14 +194,14 @@ class _SimilarityGraph:
         return float((other_similarities.mean() + other_similarities.max(axis=1).mean()) / 2)
 
     def find_uncovered(self, level: float) -> list[int]:
-        """Return the positions of schemata without a code, and of those unlike any other with a code."""
-        out = []
+        """Return the positions of schemata without a code, or without a similar schema with a code."""
+        uncovered = []
         for i, one in enumerate(self.schemata):
             others = [j for j in self.coded if j != i]
-            alone = not others or float(self.similarities[i, others].max()) < level
-            if not one.codes or alone:
-                out.append(i)
-        return out
+            is_isolated = not others or float(self.similarities[i, others].max()) < level
+            if not one.codes or is_isolated:
+                uncovered.append(i)
+        return uncovered
 
     def find_clusters(self, places: Sequence[int], level: float) -> list[list[int]]:
         """Return the positions in clusters, in the order of their first members."""
@@ -241,8 +241,8 @@ class _SimilarityGraph:
             cohesion=round(cohesion, 4),
             nearest=nearest,
             nearest_similarity=round(similarity, 4),
-            module=_most_common([one.module for one in members if one.module], n),
-            correction=_most_common([one.correction for one in members if one.correction], 0) or "",
+            module=_select_majority([one.module for one in members if one.module], n),
+            correction=_select_majority([one.correction for one in members if one.correction], 0) or "",
         )
 
     def _find_nearest_code(self, places: Sequence[int]) -> tuple[str | None, float]:
@@ -263,22 +263,23 @@ class _SimilarityGraph:
         return best, scores[best]
 
     def _build_name(self, members: Sequence[ErrorSchema], names: Counter[str]) -> CodeName:
-        """Name a cluster by the traits that distinguish its members, behaviour before position."""
-        shared = _mean_traits(members)
-        mean_traits = _mean_traits(self.schemata)
-        telling = {
+        """Build a name from the traits that distinguish the members, behaviour before position."""
+        shared = _average_traits(members)
+        mean_traits = _average_traits(self.schemata)
+        excess = {
             name: weight - mean_traits.get(name, 0.0)
             for name, weight in shared.items()
             if weight >= _MIN_SHARED_WEIGHT and get_sentence(name) is not None
         }
-        best = sorted(sort_traits(telling), key=lambda name: (is_positional(name), -round(telling[name], 6)))
+        best = sorted(sort_traits(excess), key=lambda name: (is_positional(name), -round(excess[name], 6)))
         first = members[0].signature
         return build_code_name(
             best, [sentence for one in best if (sentence := get_sentence(one))] or first, names
         )
 
 
-def _mean_traits(schemata: Sequence[ErrorSchema]) -> dict[str, float]:
+def _average_traits(schemata: Sequence[ErrorSchema]) -> dict[str, float]:
+    """Return the mean weight of each trait, weighted by support."""
     total: dict[str, float] = {}
     for one in schemata:
         for name, weight in one.traits.items():
@@ -293,8 +294,8 @@ def _has_enough_support(schemata: Sequence[ErrorSchema], places: Sequence[int], 
     return len(members) > 1 and sum(one.support for one in members) >= min_support and len(questions) > 1
 
 
-def _most_common(values: Sequence[Any], population: int) -> Any:
-    """Return the most frequent value, the first of equals; None if it is not in the majority."""
+def _select_majority(values: Sequence[Any], population: int) -> Any:
+    """Return the most frequent value; None if at most half of the population has it."""
     counts = Counter(values)
     best = min(counts, key=lambda value: (-counts[value], value), default=None)
     return best if best is not None and counts[best] * 2 > population else None

@@ -1,4 +1,4 @@
-"""Writer of proposed codes into a taxonomy file, new or existing; existing text is never overwritten."""
+"""Writer of proposed codes into a new or existing taxonomy file; it does not change existing text."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def accept_proposals(path: str | Path, proposals: Sequence[CodeProposal]) -> Tax
         if before.get_code(one.code) is not None:
             raise TaxonomyError(
                 f"there is a code {one.code!r} already", file=str(file), field="codes",
-                hint="rename the proposal, or leave it out",
+                hint="rename the proposal, or omit it",
             )  # fmt: skip
     if not proposals:
         return before
@@ -79,7 +79,10 @@ def _append_entries(file: Path, proposals: Sequence[CodeProposal]) -> str:
     codes = next(value for key, value in root.value if key.value == "codes")
     if codes.flow_style:
         raise TaxonomyError(
-            "codes are written in brackets", file=str(file), field="codes", hint="write one a line, with -"
+            "the codes are a list in brackets",
+            file=str(file),
+            field="codes",
+            hint="write each code on its own line, after -",
         )
     lines = text[: codes.end_mark.index].splitlines(keepends=True)
     while lines and (not lines[-1].strip() or lines[-1].startswith("#")):
@@ -102,8 +105,8 @@ def _replace_file(file: Path, text: str, before: Taxonomy | None = None) -> Taxo
             after = _validate_file(temporary_file, file)
             if before is not None and after.codes[: len(before.codes)] != before.codes:
                 raise TaxonomyError(
-                    "its codes cannot be added to without changing them", file=str(file), field="codes",
-                    hint="add the code by hand",
+                    "a code cannot be appended without a change of the others", file=str(file), field="codes",
+                    hint="add the code manually",
                 )  # fmt: skip
             os.replace(temporary_file, file)
     except OSError as error:

@@ -1,9 +1,8 @@
 """Delexicalisation: removal of the topic from a text, so that only the manner of work remains.
 
-Nothing is removed by guessing the topic. Instead, only words of a closed list
-(`agentguard.schemata.profiles.vocabulary`) are kept; the others are replaced by a word for their class or by
-a gap. So no number, name, quotation or subject can remain in any text. Names of agents and tools are removed
-even if they consist of words of the list.
+The result contains only words of a closed list (`agentguard.schemata.profiles.vocabulary`). A word for its
+class, or a gap, replaces any other word. So no number, name, quotation or subject can remain. Names of agents
+and tools are removed even if they consist of words of the list.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from agentguard.schemata.profiles.vocabulary import NUMBER_WORDS, WORDS
 from agentguard.trajectory.model import Trajectory
 
 GAP_MARKER: Final = "…"
-"""Mark of an omission; never between two words that were neighbours."""
+"""Mark of an omission."""
 
 MAX_CHARS: Final = 20_000
-"""Maximum number of characters of a text that are read."""
+"""Maximum number of characters that are read from a text."""
 
 _FILE_ENDINGS = (
     r"(?:pdf|csv|tsv|xlsx?|docx?|pptx?|txt|md|json|ya?ml|xml|html?|py|js|png|jpe?g|gif|mp[34]|wav|zip)"
@@ -68,10 +67,13 @@ class Delexicalizer:
         self._name_parts: dict[str, str] = {}
 
     def __call__(self, text: str, limit: int = MAX_CHARS) -> str:
-        """Return the text without its topic, in lower case; of a longer text, two thirds head and one third
-        tail.
+        """Return the text without its topic, in lower case.
 
         Every word of it is in `vocabulary.WORDS` or `CLASS_WORDS`.
+
+        Args:
+            text: the text.
+            limit: maximum of characters; of a longer text, two thirds head and one third tail are read.
         """
         if len(text) > limit:
             text = f"{text[: limit * 2 // 3]}\n{GAP_MARKER}\n{text[-(limit // 3) :]}"
@@ -149,7 +151,7 @@ def delexicalize(text: str, run: Trajectory) -> str:
 
 
 def _group_phrases(names: Iterable[str]) -> tuple[tuple[int, frozenset[tuple[str, ...]]], ...]:
-    """Return names that consist of words of the list, by number of words; the longest first."""
+    """Return the names that consist of words of the list, by number of words; the longest first."""
     spellings = {tuple(_NAME_PART_PATTERN.findall(name)) for name in names}
     spellings |= {tuple(name.split()) for name in names}
     phrases = {words for words in spellings if words and all(word in _ALLOWED_WORDS for word in words)}

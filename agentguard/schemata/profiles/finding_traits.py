@@ -1,8 +1,9 @@
-"""Traits from findings: detectors that fired at a step, next to it or shortly before, and their codes."""
+"""Traits from findings: detectors that fired at a step, after it or shortly before it, and their codes."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -54,7 +55,7 @@ _DETECTOR_PHRASES: Final = {
     "watchdog": "the step took too long",
 }
 OTHER_DETECTOR: Final = "other"
-"""Name for every detector that is not built in; its real name could contain the topic."""
+"""Name for every detector that is not built in, since its real name could contain the topic."""
 
 _POSITIONS: Final = (
     ("finding", TraitPart.SELF, "A detector fired here: {}."),
@@ -62,16 +63,16 @@ _POSITIONS: Final = (
     ("finding_before", TraitPart.BEFORE, "A detector fired shortly before: {}."),
 )
 FINDING_SENTENCES: Final[Mapping[str, tuple[TraitPart, str]]] = {
-    f"{prefix}:{name}": (part, sentence.format(seen))
+    f"{prefix}:{name}": (part, sentence.format(phrase))
     for prefix, part, sentence in _POSITIONS
-    for name, seen in (
+    for name, phrase in (
         *_DETECTOR_PHRASES.items(),
         (OTHER_DETECTOR, "something is wrong that has no common name"),
     )
 }
 _CODE_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,63}:[a-z][a-z0-9_.]{0,127}\Z")
 _MIN_FINDING_WEIGHT: Final = 0.5
-"""Minimum weight of a finding: even an improbable finding is recognisable again."""
+"""Minimum weight of a finding, since an improbable finding recurs, too."""
 
 
 def build_finding_traits(
@@ -79,18 +80,23 @@ def build_finding_traits(
 ) -> list[dict[str, float]]:
     """Return the traits of each candidate from the findings.
 
-    A finding is assigned to its candidate, or to the last one before it (the report of an executor is the
-    outcome of the previous candidate). The candidate before that one has it as a following finding. The
-    candidates of the next `MAX_LOOKBACK_STEPS` steps have it as a preceding finding.
+    A finding is assigned to its candidate, or to the last candidate before it, since the report of an
+    executor is the outcome of the previous candidate. For the candidate before, it is a following finding.
+    For the candidates of the next `MAX_LOOKBACK_STEPS` steps, it is a preceding finding.
+
+    Args:
+        candidates: indices of the candidates, in order.
+        findings: findings on the run.
+        steps: number of steps of the run.
     """
     out: list[dict[str, float]] = [{} for _ in candidates]
-    owner = _owner_by_step(candidates, steps)
+    candidate_positions = _assign_steps(candidates, steps)
     for finding in findings:
         if not 0 <= finding.step < steps or not candidates:
             continue
-        position = owner[finding.step]
+        position = candidate_positions[finding.step]
         direct = position >= 0 and candidates[position] == finding.step
-        name, weight = _trait_name_and_weight(finding)
+        name, weight = _describe_finding(finding)
         if direct:
             _raise_weight(out[position], f"finding:{name}", weight)
             for code in filter_codes(finding.codes):
@@ -110,7 +116,7 @@ def build_run_finding_traits(findings: Sequence[Finding]) -> dict[str, float]:
     """Return the traits of a complete run from its findings at any step."""
     out: dict[str, float] = {}
     for finding in findings:
-        name, weight = _trait_name_and_weight(finding)
+        name, weight = _describe_finding(finding)
         _raise_weight(out, f"finding:{name}", weight)
         for code in filter_codes(finding.codes):
             _raise_weight(out, f"code:{code}", weight)
@@ -118,20 +124,17 @@ def build_run_finding_traits(findings: Sequence[Finding]) -> dict[str, float]:
 
 
 def filter_codes(codes: Sequence[str]) -> tuple[str, ...]:
-    """Return the codes in the form of qualified codes; other strings might be texts of the run."""
+    """Return the codes with the form of a qualified code; other strings might be texts of the run."""
     return tuple(code for code in codes if _CODE_PATTERN.match(code))
 
 
-def _owner_by_step(candidates: Sequence[int], steps: int) -> list[int]:
+def _assign_steps(candidates: Sequence[int], steps: int) -> list[int]:
     """Return, for each step, the position of the last candidate at or before it, or -1."""
-    owners, index, position_of_step = [], -1, {step: index for index, step in enumerate(candidates)}
-    for step in range(steps):
-        index = position_of_step.get(step, index)
-        owners.append(index)
-    return owners
+    return [bisect_right(candidates, step) - 1 for step in range(steps)]
 
 
-def _trait_name_and_weight(finding: Finding) -> tuple[str, float]:
+def _describe_finding(finding: Finding) -> tuple[str, float]:
+    """Return the name of a finding's trait without its prefix, and the weight."""
     name = finding.detector if finding.detector in _DETECTOR_PHRASES else OTHER_DETECTOR
     return name, _MIN_FINDING_WEIGHT + (1 - _MIN_FINDING_WEIGHT) * min(1.0, max(0.0, finding.probability))
 

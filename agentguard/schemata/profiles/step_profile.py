@@ -1,7 +1,7 @@
 """Profile of a step or of a complete run: traits, their sentences, and words without the topic.
 
-The rows are those of `agentguard.judge.embedded.features.table.build_step_table`: one profile for each
-candidate, in its order, so that search results can be joined with the features of the same step.
+There is one profile for each candidate of the run, in the order of the rows of
+`agentguard.judge.embedded.features.table.build_step_table`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_SENTENCE_WEIGHT: Final = 0.5
-"""Weight from which on the sentence of a trait is part of the text."""
+"""Minimum weight of a trait for its sentence to be part of the text."""
 
 MAX_WORDS_CHARS: Final = 120
 """Maximum number of characters of a step in its profile, two thirds at its head.
@@ -43,17 +43,17 @@ _MAX_COMMON_SHARE: Final = 1 / 3
 _WORDS_PREFIX: Final = "In words: "
 
 _TRAIT_SENTENCES: Final[Mapping[str, tuple[TraitPart, str]]] = {
-    **{name: told for name, told in FINDING_SENTENCES.items() if told[0] is TraitPart.SELF},
-    **{name: told for name, told in FINDING_SENTENCES.items() if told[0] is not TraitPart.SELF},
+    **{name: entry for name, entry in FINDING_SENTENCES.items() if entry[0] is TraitPart.SELF},
+    **{name: entry for name, entry in FINDING_SENTENCES.items() if entry[0] is not TraitPart.SELF},
     **{trait.name: (trait.part, trait.sentence) for trait in TRAITS},
 }
 VOCABULARY: Final[Mapping[str, str]] = {sentence: name for name, (_, sentence) in _TRAIT_SENTENCES.items()}
-"""Every sentence of a profile, except the words of its step, to the name of its trait."""
+"""Mapping from each sentence of a profile, except the words of the step, to the name of its trait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProfile:
-    """Candidate: index of the step, its traits, and its words without the topic."""
+    """Profile of a candidate: index of the step, its traits, and its words without the topic."""
 
     step: int
     traits: Mapping[str, float]
@@ -77,11 +77,10 @@ def build_step_profiles(run: Trajectory, findings: Sequence[Finding]) -> tuple[S
 
 
 def profile_steps(run: Trajectory, findings: Sequence[Finding]) -> tuple[Profile, ...]:
-    """Return a profile of each step that could be at fault; row ``i`` is row ``i`` of
-    ``build_step_table(run)``.
+    """Return a profile of each candidate of a run, in the order of ``build_step_table(run)``; deterministic.
 
-    Deterministic. The text of a profile contains nothing of the task, no name and no number. The names of its
-    traits are of the vocabulary, or ``"code:<qualified code>"`` of a finding.
+    The text of a profile contains no word of the topic, no name and no number. The names of its traits are
+    those of the vocabulary, or ``"code:<qualified code>"`` of a finding.
 
     Args:
         run: a recorded run.
@@ -96,8 +95,8 @@ def profile_steps(run: Trajectory, findings: Sequence[Finding]) -> tuple[Profile
 def profile_run(run: Trajectory, findings: Sequence[Finding]) -> Profile:
     """Return the profile of a complete run: the maximum of each trait over all candidates.
 
-    Its sentences cover the findings, the constant properties (length of the run, a steering role) and the
-    behaviour of at most a third of the steps. They omit positions, which are much the same in every run.
+    Its sentences cover the findings, the constant properties (length of the run, an orchestrator) and the
+    behaviour of at most a third of the steps. They omit positions, which are similar in all runs.
     """
     profiles = build_step_profiles(run, findings)
     max_weights: dict[str, float] = {}
@@ -117,7 +116,7 @@ def profile_run(run: Trajectory, findings: Sequence[Finding]) -> Profile:
 
 
 def format_profile_text(traits: Mapping[str, float], words: str) -> str:
-    """Return the text of a profile: one sentence per line, in the form of `ErrorSchema.to_text`."""
+    """Return the text of a profile: one sentence a line, in the form of `ErrorSchema.to_text`."""
     return "\n".join((*format_signature(traits, words), *format_sentences(traits, TraitPart.BEFORE)))
 
 
@@ -133,12 +132,15 @@ def format_words(words: str) -> str:
 
 
 def is_words_sentence(sentence: str) -> bool:
-    """Return True if a sentence is from `format_words`."""
+    """Return whether a sentence is from `format_words`."""
     return sentence.startswith(_WORDS_PREFIX)
 
 
 def format_sentences(traits: Mapping[str, float], *parts: TraitPart) -> tuple[str, ...]:
-    """Return sentences of the traits above `MIN_SENTENCE_WEIGHT`, in the order of the vocabulary."""
+    """Return the sentences of traits of some parts, in the order of the vocabulary.
+
+    Traits with a weight below `MIN_SENTENCE_WEIGHT` are omitted.
+    """
     sentence_of_trait = _select_traits(parts)
     ranked_sentences = [
         sentence_of_trait[name]
@@ -178,7 +180,7 @@ def _step_text(step: Step) -> str:
 
 
 def _to_mappings(weights: NDArray[np.float64]) -> list[dict[str, float]]:
-    """Return one mapping per row of weights, without small weights."""
+    """Return one mapping from trait to weight for each row, without small weights."""
     import numpy as np
 
     rows, columns = (weights > _MIN_TRAIT_WEIGHT).nonzero()

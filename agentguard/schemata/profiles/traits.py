@@ -1,8 +1,8 @@
 """Closed vocabulary of behaviour: traits of a step, each with its sentence and its features.
 
 A trait has a weight in [0, 1] and describes one of three parts: the step itself, the steps after it, or the
-steps before it. Positions are given as ordinals and thirds only. Bounds are the values at which a feature
-starts to count and counts in full; they were set from the distribution of the features, not from a label.
+steps before it. Positions are ordinals or thirds. The bounds of a feature are its values for the weights 0
+and 1. They were chosen from the distribution of the features, not from labels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TraitPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraitBound:
-    """Feature with the values of weight 0 and weight 1; ``full`` may be the lower one."""
+    """Feature with its values for the weights 0 and 1; ``one_at`` may be the lower value."""
 
     feature: str
     zero_at: float
@@ -233,7 +233,7 @@ _SATURATION_RATES: Final = {
     "plan": 2.0, "act": 1.6, "verify": 1.6, "source": 1.8, "conclude": 1.4, "analyse": 1.2, "found": 1.0,
 }  # fmt: skip
 _DEFAULT_SATURATION_RATE: Final = 0.6
-"""Words of a class per thirty at which it counts in full; higher for classes that every text uses."""
+"""Words of a class per thirty words for the weight 1; higher for classes that every text uses."""
 
 
 def _parse_table(part: TraitPart, table: str) -> list[Trait]:
@@ -286,8 +286,5 @@ _NEIGHBOUR_TRAITS: Final = frozenset(
 
 
 def is_positional(trait: str) -> bool:
-    """Return True if a trait describes only the position of a step and its neighbours.
-
-    Such a trait does not describe a kind of failure.
-    """
+    """Return whether a trait describes only the position of a step and its neighbours, not a failure."""
     return trait.startswith(_POSITION_PREFIXES) or trait in _NEIGHBOUR_TRAITS

@@ -1,8 +1,8 @@
 """Closed list of the words in a schema: function words, and words for ways of working.
 
 A text without its topic contains no other words. A word is in the list if it describes an action of a turn
-(search, assume, verify, fail) and has the same meaning in any task. Words for possible subjects of a task are
-not in the list. Number words are excluded, because a number identifies the task.
+(search, assume, verify, fail) and has the same meaning in any task. The list has no word for a possible
+subject of a task, and no number word, since a number can identify the task.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ billion trillion dozen half quarter twice thrice second third fourth fifth sixth
 
 
 def _inflect(verb: str) -> Iterator[str]:
-    """Yield the regular forms of a verb; a form that does not exist does no harm."""
+    """Yield the regular forms of a verb; some of them may not exist."""
     stem = verb[:-1] if verb.endswith("e") else verb
     yield verb
     yield f"{stem}ing"

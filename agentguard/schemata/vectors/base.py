@@ -1,8 +1,7 @@
-"""Vectoriser protocol, registry and the default vectoriser: texts to vectors whose cosine is their
-similarity.
+"""Vectoriser interface, registry and default: texts to vectors whose cosine is their similarity.
 
 ``hashing`` needs no training and is the default. ``tfidf_svd`` learns from the texts of the schemata,
-``sentence`` uses a sentence-embedding model and ``endpoint`` calls an embeddings server. A package adds a
+``sentence`` uses a sentence-embedding model, and ``endpoint`` calls an embeddings server. A package adds a
 vectoriser through the entry-point group ``agentguard.vectorisers``.
 """
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from agentguard.errors import ConfigError
 from agentguard.options import reject_unknown_options
@@ -29,7 +28,7 @@ _HASH_PLACES: Final = 16
 """Number of non-zero places of a term in its vector; two bytes of its digest decide each."""
 
 _BATCH_SIZE: Final = 64
-"""Number of texts encoded at once, which bounds the memory beyond the vectors."""
+"""Number of texts in one batch, which bounds the memory beyond the vectors."""
 
 
 class Vectoriser(Protocol):
@@ -50,19 +49,19 @@ class Vectoriser(Protocol):
         ...
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of ``texts``, float32 of shape (n, d); ``d`` is constant for a version and n >
-        0.
+        """Return the vectors of ``texts``: float32 of shape (n, d), where ``d`` is constant for a version.
 
         Rows have length 1; the row of a text without a known word is all zero.
         """
         ...
 
 
+@runtime_checkable
 class StorableVectoriser(Vectoriser, Protocol):
     """Vectoriser that `agentguard.schemata.vectors.vectoriser_files` can write and read."""
 
     def options(self) -> Mapping[str, Any]:
-        """Return the options of its factory; JSON values, and never a secret."""
+        """Return the options of its factory, as JSON values without secrets."""
         ...
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
@@ -70,10 +69,7 @@ class StorableVectoriser(Vectoriser, Protocol):
         ...
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> Vectoriser:
-        """Return a copy with the learnt arrays.
-
-        Raises ModelFileError if they are not of the form of `arrays`.
-        """
+        """Return a copy with the learnt arrays. Raises ModelFileError if their form is not valid."""
         ...
 
 
@@ -81,7 +77,7 @@ class VectoriserFactory(Protocol):
     """Factory that builds a vectoriser from options."""
 
     def __call__(self, **options: Any) -> Vectoriser:
-        """Build a vectoriser; raise ConfigError if an option does not exist or is out of range."""
+        """Build a vectoriser. Raises ConfigError if an option does not exist or is out of range."""
         ...
 
 

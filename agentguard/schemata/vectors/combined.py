@@ -26,7 +26,7 @@ SchemaQuery = str | Profile | ErrorSchema
 TRAIT_DIMENSIONS: Final = 128
 
 _BATCH_SIZE: Final = 512
-"""Number of items encoded at once, which bounds the memory beyond the vectors."""
+"""Number of items in one batch, which bounds the memory beyond the vectors."""
 
 
 def extract_text(item: SchemaQuery) -> str:
@@ -41,7 +41,7 @@ def encode_combined(items: Sequence[SchemaQuery], vectoriser: Vectoriser, *, tra
 
     Args:
         items: items to encode.
-        vectoriser: encodes the texts.
+        vectoriser: vectoriser of the texts.
         trait_weight: share of traits in [0, 1]; 0 gives the vectors of the texts alone.
 
     Returns:

@@ -50,15 +50,17 @@ class EndpointEmbedding:
         if not model:
             raise ConfigError("vectoriser 'endpoint': model is not set")
         if not 0 < timeout_s <= 3600:
-            raise ConfigError(f"vectoriser 'endpoint': timeout_s is {timeout_s!r}, expected one in (0, 3600]")
+            raise ConfigError(
+                f"vectoriser 'endpoint': timeout_s is {timeout_s!r}, expected a number in (0, 3600]"
+            )
         self._host = _parse_host(base_url)
         self._model, self._url, self._key = model, base_url, api_key
         self._timeout, self._batch = timeout_s, batch
-        # A server's model cannot be hashed: give a new model a new name.
+        # The weights on a server cannot be hashed, so the name must identify the model.
         self.version = compute_content_hash("endpoint 1", base_url.encode(), model.encode())
 
     def fit(self, texts: Sequence[str]) -> EndpointEmbedding:
-        """Return this object; the model is already trained."""
+        """Return itself; the model is already trained."""
         validate_texts(texts)
         return self
 
@@ -67,7 +69,8 @@ class EndpointEmbedding:
 
         Raises:
             MissingExtra: the openai package is not installed.
-            JudgeError: the server is unreachable, refuses, times out or returns an invalid response.
+            JudgeError: the server is unreachable, rejects the request, does not answer in time or returns an
+                invalid response.
         """
         import numpy as np
 
@@ -117,7 +120,7 @@ class EndpointEmbedding:
             embeddings = {item.index: item.embedding for item in answer.data}
             rows = np.array([embeddings[index] for index in range(len(texts))], dtype=np.float64)
         except APIStatusError as error:
-            raise JudgeError(f"{self._host} answered {error.status_code} instead of embeddings") from None
+            raise JudgeError(f"{self._host} returned status {error.status_code}, not embeddings") from None
         except OpenAIError as error:
             raise JudgeError(f"{self._host} returned no embeddings: {type(error).__name__}") from None
         except (ValueError, TypeError, KeyError, AttributeError):

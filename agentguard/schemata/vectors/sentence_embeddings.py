@@ -1,7 +1,7 @@
 """Vectors from a local sentence-embedding model.
 
-The output of a model differs in the last bits between batches and machines, so its vectors are compared with
-a tolerance, never by equality.
+The output of a model differs in the last bits between batches and machines. Compare its vectors with a
+tolerance, not by equality.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SentenceEmbedding:
     Args:
         model: the folder, or the import name of the package.
         device: torch device.
-        batch: number of texts encoded at once.
+        batch: number of texts in one batch, from 1 to 4096.
 
     Raises:
         ConfigError: an option does not exist or is out of range.
@@ -155,7 +155,7 @@ def _hash_folder(folder: Path) -> bytes:
 
 
 def _check_modules(folder: Path) -> None:
-    """Raise ModelFileError if the folder refers to its own code, which some versions would run."""
+    """Raise ModelFileError if the folder refers to its own code, which some versions of the library run."""
     import orjson
 
     try:

@@ -26,7 +26,7 @@ _MIN_SINGULAR_VALUE: Final = 1e-6
 class TfidfSvd:
     """TF-IDF of words and word pairs, reduced by a truncated singular value decomposition.
 
-    Without `fit`, it has no words. After it, ``d`` is ``dims``, or fewer if the texts span fewer directions.
+    Before `fit`, it has no words. After it, ``d`` is ``dims``, or fewer if the texts have fewer directions.
 
     Args:
         dims: maximum number of dimensions, in [1, 4096].
@@ -81,7 +81,7 @@ class TfidfSvd:
         return {"terms": np.frombuffer(joined, dtype=np.uint8), "loadings": self._loadings}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> TfidfSvd:
-        """Return a copy with the learnt arrays. Raises ModelFileError if the arrays do not fit together."""
+        """Return a copy with the learnt arrays. Raises ModelFileError if the arrays do not match."""
         copy = TfidfSvd(dims=self._dimensions, seed=self._seed)
         try:
             joined = arrays["terms"].tobytes().decode("utf-8", "surrogatepass")
@@ -91,7 +91,7 @@ class TfidfSvd:
             raise ModelFileError("a file of vectoriser 'tfidf_svd' lacks its terms or loadings") from None
         has_valid_shape = loadings.ndim == 2 and str(loadings.dtype) == "float32" and loadings.shape[1] >= 1
         if not has_valid_shape or len(loadings) != len(terms) or len(set(terms)) != len(terms):
-            raise ModelFileError("terms and loadings of vectoriser 'tfidf_svd' do not fit together")
+            raise ModelFileError("terms and loadings of vectoriser 'tfidf_svd' do not match")
         copy._set_fitted(terms, loadings)
         return copy
 

@@ -1,7 +1,7 @@
 """Tokenizer of vectorisers: the words of a text, and pairs of neighbouring words.
 
-Profiles and schemata are plain English sentences, one per line. Function words are dropped, so that pairs
-join words with a meaning ("ignored error", not "the error"). Negations ("not", "never", "without") are kept.
+Profiles and schemata are plain English sentences, one a line. Function words are omitted, so that pairs join
+content words ("ignored error", not "the error"). Negations ("not", "never", "without") are not omitted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 from agentguard.errors import InputError
 
 MAX_CHARS: Final = 20_000
-"""Maximum number of characters read from a text: no profile is longer, and hostile input must not cost more.
-"""
+"""Maximum number of characters that are read from a text. It bounds the cost of hostile input; no profile is
+longer."""
 
 _MAX_WORD_CHARS: Final = 40
 _MAX_CACHED_LINE_CHARS: Final = 200
@@ -75,7 +75,7 @@ def validate_texts(texts: Sequence[str]) -> Sequence[str]:
         InputError: it is a single string, or one of the items is not a string.
     """
     if isinstance(texts, str):
-        raise InputError("expected a list of texts, found one text", hint="put it into a list")
+        raise InputError("expected a list of texts, found one text", hint="pass a list")
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"expected a text, got {type(text).__name__}", record=index)

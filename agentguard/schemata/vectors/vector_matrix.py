@@ -38,16 +38,16 @@ class VectorMatrix:
 
     @property
     def vectors(self) -> Vectors:
-        """View of shape (n, dims)."""
+        """Vectors of the rows: a view of shape (n, dims)."""
         return self._vectors[: len(self.ids)]
 
     @property
     def flags(self) -> NDArray[np.int8]:
-        """View of shape (n, 2)."""
+        """Flags of the rows: a view of shape (n, 2)."""
         return self._flags[: len(self.ids)]
 
     def reserve(self, additional: int) -> None:
-        """Reserve room for additional rows; the capacity grows by half, so that growth stays cheap."""
+        """Reserve capacity for additional rows; it grows by at least half, so that reallocations are rare."""
         import numpy as np
 
         needed = len(self.ids) + additional
@@ -81,11 +81,11 @@ class VectorMatrix:
             self._vectors[row], self._flags[row] = self._vectors[end], self._flags[end]
 
     def nearest(self, query: NDArray[np.float32], similarity: Vectors, k: int) -> list[tuple[float, int]]:
-        """Return ``(similarity, row)`` of the ``k`` nearest rows, equal ones by name.
+        """Return ``(similarity, row)`` of the ``k`` nearest rows; equal similarities are ordered by name.
 
         Args:
             query: shape (dims,).
-            similarity: of all rows, shape (n,), in single precision; -inf for an excluded row.
+            similarity: similarity of each row, shape (n,), in single precision; -inf for an excluded row.
             k: at most the number of rows that are not excluded.
         """
         import numpy as np
@@ -95,7 +95,7 @@ class VectorMatrix:
             return [(0.0, row) for row in nsmallest(k, rows, key=self.ids.__getitem__)]
         last = np.partition(similarity, len(similarity) - k)[len(similarity) - k]
         candidates = np.flatnonzero(similarity >= last - _TOLERANCE)
-        # The last bits of a product depend on the position of a row. Summed row by row, equal rows are equal.
+        # The last bits of a matrix product depend on the position of a row; sums by row do not.
         exact = (self._vectors[candidates].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
         order = sorted(
             (-score, self.ids[row], row)
@@ -107,11 +107,11 @@ class VectorMatrix:
 def select_diverse(
     ranked: Sequence[tuple[float, int]], vectors: Vectors, k: int, diversity: float
 ) -> list[tuple[float, int]]:
-    """Select ``k`` of ``ranked`` one by one: near to the query, far from those already selected.
+    """Select rows one by one: similar to the query, and different from those already selected.
 
     Args:
         ranked: ``(similarity, row)``, the nearest first.
-        vectors: their vectors, in the same order.
+        vectors: vectors of the rows, in the same order.
         k: number of rows to select.
         diversity: weight of the difference from the others, in [0, 1].
     """

@@ -1,7 +1,7 @@
-"""Files of a fitted vectoriser: a JSON card and an archive of learnt arrays. No pickle is read.
+"""Files of a fitted vectoriser: a JSON card and an archive of learnt arrays, without pickle.
 
-``vectoriser.json`` contains name, options, version and the SHA-256 of ``vectoriser.npz``. Both files are read
-only if they match. The restored vectoriser must have the version on the card.
+``vectoriser.json`` contains name, options, version and the SHA-256 of ``vectoriser.npz``. A vectoriser is
+loaded only if both files match and the restored vectoriser has the version on the card.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_CARD_BYTES: Final = 1_000_000
 
 
 def save_vectoriser(vectoriser: Vectoriser, folder: Path) -> None:
-    """Write a vectoriser to a folder, which is created if needed; equal vectorisers give equal bytes.
+    """Write a vectoriser to a folder, which is created if necessary; equal vectorisers give equal bytes.
 
     Raises:
         ConfigError: a plug-in vectoriser is not a `StorableVectoriser`, or its options are not JSON.
@@ -35,17 +35,16 @@ def save_vectoriser(vectoriser: Vectoriser, folder: Path) -> None:
     import numpy as np
     import orjson
 
-    if not all(hasattr(vectoriser, part) for part in ("options", "arrays", "restore")):
+    if not isinstance(vectoriser, StorableVectoriser):
         raise ConfigError(f"vectoriser {vectoriser.name!r} cannot be stored: it has no options and arrays")
-    stored = cast(StorableVectoriser, vectoriser)
     packed = io.BytesIO()
-    np.savez_compressed(packed, allow_pickle=False, **dict(stored.arrays()))
+    np.savez_compressed(packed, allow_pickle=False, **dict(vectoriser.arrays()))
     data = packed.getvalue()
     card = {
         "format": FORMAT_NAME,
-        "name": stored.name,
-        "version": stored.version,
-        "options": dict(stored.options()),
+        "name": vectoriser.name,
+        "version": vectoriser.version,
+        "options": dict(vectoriser.options()),
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     try:

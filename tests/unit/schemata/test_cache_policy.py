@@ -12,8 +12,8 @@ from agentguard.schemata.cache_policy import (
     DAY_S,
     CachePolicy,
     are_compatible,
-    posterior_trust,
-    probability_mostly_wrong,
+    compute_mean_success_rate,
+    compute_mostly_wrong_probability,
 )
 from agentguard.schemata.model import SchemaOrigin
 from tests.unit.schemata.builders import schema
@@ -22,7 +22,7 @@ from tests.unit.schemata.builders import schema
 @given(confirmed=st.integers(0, 60), refuted=st.integers(0, 60))
 def test_refutation_probability_is_the_beta_posterior_below_half(confirmed: int, refuted: int) -> None:
     expected = float(beta.cdf(0.5, confirmed + 1, refuted + 1))
-    assert probability_mostly_wrong(confirmed, refuted) == pytest.approx(expected, abs=1e-9)
+    assert compute_mostly_wrong_probability(confirmed, refuted) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_setting_out_of_range_is_rejected(wrong: dict[str, float]) -> None:
 
 def test_schema_is_proven_by_runs_and_trusted_by_outcomes() -> None:
     one = schema("loop", "r1")
-    assert posterior_trust(one) == 0.5
+    assert compute_mean_success_rate(one) == 0.5
     assert not CachePolicy().is_proven(replace(one, confirmed=1))
     assert CachePolicy().is_proven(replace(one, confirmed=2))
     assert not CachePolicy().is_proven(replace(one, confirmed=2, refuted=40))
-    assert posterior_trust(replace(one, confirmed=2)) == 0.75
+    assert compute_mean_success_rate(replace(one, confirmed=2)) == 0.75
     with pytest.raises(ConfigError, match="min_confirmations"):
         CachePolicy(min_confirmations=1)

@@ -20,8 +20,8 @@ from agentguard.schemata.distillation.distiller import (
     LACKS_TEMPLATE,
     EmbeddedDistiller,
     FailureLocation,
+    compute_trait_similarity,
     describe_contrast,
-    trait_similarity,
 )
 from agentguard.schemata.merge import merge_schemata
 from agentguard.schemata.model import ErrorSchema, SchemaOrigin
@@ -206,7 +206,7 @@ PLAINER = Delexicalizer(invented().trajectory)
             None,
             "Ask for … before you retry and verify.",
         ),
-        ("Zed: ferries, pears!", (), (), "reflection", "Compare what came back with what you expected"),
+        ("Zed: ferries, pears!", (), (), "reflection", "Compare the result with the expected result"),
         ("", (), ("agent_error:memory.hallucination",), None, "Rely only on observations"),
         ("", (), ("nobody:knows.it",), None, ""),
         ("", (), (), None, ""),
@@ -237,8 +237,8 @@ def test_contrast_names_the_distinguishing_traits() -> None:
     )
     assert describe_contrast(seen[:1], 0) == ()
     assert describe_contrast(seen[1:], 0) == ()
-    assert trait_similarity({}, {"a": 1.0}) == 0.0
-    assert trait_similarity({"a": 0.5}, {"a": 1.0}) == pytest.approx(1.0)
+    assert compute_trait_similarity({}, {"a": 1.0}) == 0.0
+    assert compute_trait_similarity({"a": 0.5}, {"a": 1.0}) == pytest.approx(1.0)
 
 
 def test_runs_with_exchanged_names_differ_only_in_provenance() -> None:

@@ -88,7 +88,7 @@ def test_revealing_sentence_is_dropped(served: tuple[str, Script], leak: str) ->
     assert len(schema.signature) == 1
     assert schema.context == schema.heuristics == ()
     script.text = told([leak])
-    with pytest.raises(JudgeError, match="nothing of the task"):
+    with pytest.raises(JudgeError, match="no sentence of a signature"):
         distil(url)
 
 

@@ -179,7 +179,7 @@ class TestErrors:
         [
             (np.eye(3), 1, {}, "field vectors: expected a row for each of 2 schemata"),
             (np.ones(2), 1, {}, "field vectors: expected a row"),
-            (np.full((2, 2), np.nan), 1, {}, "field vectors: there is a number that is not finite"),
+            (np.full((2, 2), np.nan), 1, {}, "field vectors: a number is not finite"),
             (np.eye(2), -1, {}, "field budget: the budget is -1"),
             (np.eye(2), 1, {"difficulty": {"s0001": 1.5}}, "field difficulty.s0001: 1.5 is not in"),
             (np.eye(2), 1, {"dependability": {"s0000": float("nan")}}, "field dependability.s0000: nan"),

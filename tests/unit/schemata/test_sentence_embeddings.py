@@ -123,10 +123,10 @@ class TestEndpoint:
     @pytest.mark.parametrize(
         ("status", "body", "message"),
         [
-            (400, b'{"error": {"message": "secret text of the run"}}', "answered 400 instead"),
-            (401, b"{}", "answered 401 instead"),
-            (404, b"nope", "answered 404 instead"),
-            (503, b"", "answered 503 instead"),
+            (400, b'{"error": {"message": "secret text of the run"}}', "returned status 400"),
+            (401, b"{}", "returned status 401"),
+            (404, b"nope", "returned status 404"),
+            (503, b"", "returned status 503"),
             (200, b"<html>", "something other than embeddings|returned no embeddings"),
             (200, b"[]", "something other than embeddings"),
             (200, b'{"data": []}', "something other than embeddings|returned no embeddings"),
@@ -198,7 +198,7 @@ class TestEndpoint:
             ({"model": "m", "base_url": "http://me:pw@h/v1"}, "contains credentials"),
             ({"model": "m", "base_url": "http://h/v1", "timeout_s": 0}, "timeout_s"),
             ({"model": "m", "base_url": "http://h/v1", "batch": 0}, "batch"),
-            ({"model": "m", "base_url": "http://h/v1", "size": 1}, "no option 'size'"),
+            ({"model": "m", "base_url": "http://h/v1", "size": 1}, "no option size"),
         ],
     )
     def test_invalid_options_are_rejected(self, options: dict[str, Any], message: str) -> None:
