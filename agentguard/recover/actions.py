@@ -65,6 +65,11 @@ class Repair:
     field: str
     text: str
 
+    @property
+    def index(self) -> int:
+        """Index ``i`` in the name of the field. Raises ValueError for ``content``."""
+        return int(self.field.partition("[")[2].partition("]")[0])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleVariant:

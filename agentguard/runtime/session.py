@@ -269,6 +269,10 @@ async def aend_session(session: Session) -> RecoveryPlan | None:
     return await asyncio.to_thread(session.end) if session.config.may_block else session.end()
 
 
+MAX_REJECTIONS = 10
+"""Consecutive rejections of one turn by an integration, which then accepts the response: a budget may be
+unlimited."""
+
 MAX_ROUNDS = 8
 """Upper limit of repairs and votes per turn, against an endless loop; no escalation policy needs more."""
 

@@ -18,6 +18,9 @@ from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_timeout import alimit_call, limit_call
 
+AskCallback = Callable[[str], str | Awaitable[str]]
+"""Function that asks a person a question and returns the answer; may be a coroutine function."""
+
 UNKNOWN_OUTCOME_MESSAGE = (
     "[guard] The outcome of an earlier attempt at this call is unknown, so the call was not repeated. "
     "Check whether it took effect before you continue."
@@ -178,7 +181,7 @@ async def acollect_messages(
     plan: RecoveryPlan,
     failed_effects: Sequence[Effect] = (),
     *,
-    ask_person: Callable[[str], str | Awaitable[str]] | None = None,
+    ask_person: AskCallback | None = None,
 ) -> list[str]:
     """Return the messages like `collect_messages`; ``ask_person`` may be a coroutine function."""
 

@@ -2,14 +2,14 @@
 
 The agent's process calls a hook and waits for its output:
 
-- ``PreToolUse`` judges one call before it runs: it runs or is denied, with the reason.
+- ``PreToolUse`` judges a call before it runs; a denial gives the reason to the model.
 - ``PostToolUse`` and ``PostToolUseFailure`` record the outcome of the effect.
-- ``PostToolBatch`` commits the turn; a recovery adds a text for the model, or ends the run.
-- ``Stop`` judges the last message; a refused end continues the run.
+- ``PostToolBatch`` commits the turn. A recovery adds a text for the model, or ends the run.
+- ``Stop`` judges the last message. If the guard refuses the end, the run continues.
 - ``UserPromptSubmit`` begins a run. Each sub-agent has its own run.
 
-Hooks cannot remove turns. `agentguard.integrations.claude_agent_sdk.query` can: it forks the SDK's session.
-Hooks do not get the texts of turns with calls.
+Hooks cannot remove turns; `agentguard.integrations.claude_agent_sdk.query` forks the SDK's session instead.
+Hooks do not receive the texts of turns with calls.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import ToolEffect
 from agentguard.runtime.duplicate_calls import find_equal_call
 from agentguard.runtime.session import Session, aend_session, resolve_turn
-from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, acollect_messages
+from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, AskCallback, acollect_messages
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-AskCallback = Callable[[str], str | Awaitable[str]]
-
 _ASK_TIMEOUT_S = 24 * 3600.0
 _REFUSED_ERRORS = ("Input validation error", "InputValidationError", "<tool_use_error>")
-"""Beginnings of the errors after which the process has not run the tool."""
+"""Prefixes of the errors of calls whose tool did not run."""
 
 _LOGGER = logging.getLogger("agentguard.claude_agent_sdk")
 
@@ -58,17 +56,17 @@ def build_guarded_options(
     Args:
         guard: the guard whose rules apply; set by `Guard.claude_agent_sdk`.
         options: options of the agent.
-        settings: arguments of `ClaudeAgentHooks`.
+        settings: further arguments of `ClaudeAgentHooks`.
     """
     return add_hooks(options, ClaudeAgentHooks(guard, **settings))
 
 
 def add_hooks(options: ClaudeAgentOptions | None, hooks: ClaudeAgentHooks) -> ClaudeAgentOptions:
     """Return a copy of the options with the guard's hooks before those of the agent."""
-    own, matchers = options if options is not None else ClaudeAgentOptions(), hooks.build_matchers()
-    for event, of_agent in (own.hooks or {}).items():
-        matchers[event] = [*matchers.get(event, []), *of_agent]
-    return replace(own, hooks=matchers)
+    options, matchers = options or ClaudeAgentOptions(), hooks.build_matchers()
+    for event, agent_matchers in (options.hooks or {}).items():
+        matchers[event] = [*matchers.get(event, []), *agent_matchers]
+    return replace(options, hooks=matchers)
 
 
 @dataclass(kw_only=True)
@@ -81,7 +79,8 @@ class _HookedRun:
         errors: IDs of the calls of the current turn that failed.
         denied: IDs of the calls of the current turn that the guard has denied.
         calls: calls of the current turn, without equal ones.
-        denials: denials of further calls that equal one of these, by its ID.
+        denials: reasons for the denial of calls of the current turn, by the ID of the call; an equal call
+            gets the same reason.
     """
 
     session: Session
@@ -115,12 +114,12 @@ class ClaudeAgentHooks:
         name: name of the agent in the trajectory.
         on_run: called with the session of each run when the run begins.
         ask: called with a question when a person must decide; may be a coroutine function.
-        tools: tools of the SDK's own MCP servers, by the name of the server. Their schemas and annotations
-            then apply; the policy's declarations take precedence.
+        tools: tools of in-process MCP servers, by the name of the server. The guard then uses their schemas
+            and annotations; the policy's declarations take precedence.
         can_roll_back: whether the caller executes `pending_rollback`.
 
     Attributes:
-        pending_rollback: rollback of the main agent's run, which the caller takes.
+        pending_rollback: rollback of the main agent's run that the caller must execute; see `take_rollback`.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class ClaudeAgentHooks:
         self._runs: dict[tuple[str, str], _HookedRun] = {}
 
     def take_rollback(self) -> PendingRollback | None:
-        """Return the pending rollback; the next prompt of any conversation continues its run."""
+        """Remove and return the pending rollback, if any; the next prompt continues its run."""
         rollback, self.pending_rollback = self.pending_rollback, None
         if rollback is not None:
             self._resumed_run = next(run for run in self._runs.values() if run.session is rollback.session)
@@ -169,11 +168,11 @@ class ClaudeAgentHooks:
 
     def _wrap(self, event: str, handler: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]) -> Any:
         async def call_hook(
-            given: Mapping[str, Any], tool_use_id: str | None, context: Any
+            hook_input: Mapping[str, Any], tool_use_id: str | None, context: Any
         ) -> dict[str, Any]:
             del tool_use_id, context
             try:
-                return await handler(given)
+                return await handler(hook_input)
             except Exception as error:  # a failure of the guard must not fail the agent
                 _LOGGER.warning("the guard failed in the hook %s: %s", event, type(error).__name__)
                 if self._guard.components.recover.on_guard_error != "fail_closed" or event != "PreToolUse":
@@ -182,20 +181,20 @@ class ClaudeAgentHooks:
 
         return call_hook
 
-    async def _begin_run(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        key = (str(given.get("session_id")), "")
+    async def _begin_run(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
+        key = (str(hook_input.get("session_id")), "")
         if self._resumed_run is not None:
             self._runs[key], self._resumed_run = self._resumed_run, None
             return {}
         earlier = self._runs.get(key)
         if earlier is not None:
             earlier.session.end(is_refusable=False)
-        run = self._start_run(key, str(given.get("prompt", "")))
+        run = self._start_run(key, str(hook_input.get("prompt", "")))
         run.session.has_earlier_turns = earlier is not None
         return {}
 
-    async def _judge_call(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run, call = self._get_run(given), _build_call(given)
+    async def _judge_call(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
+        run, call = self._get_run(hook_input), _build_call(hook_input)
         session = run.session
         session.add_tools([ToolSpec(name=call.name)])
         if (stop := _build_stop(session)) is not None:
@@ -227,15 +226,19 @@ class ClaudeAgentHooks:
             return _deny(f"[guard] This call has run before and was not repeated. It returned: {result}")
         return _deny(UNKNOWN_OUTCOME_MESSAGE)
 
-    async def _record_result(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run = self._get_run(given)
-        claim = run.claims.pop(str(given.get("tool_use_id")), None)
+    async def _record_result(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
+        run = self._get_run(hook_input)
+        claim = run.claims.pop(str(hook_input.get("tool_use_id")), None)
         if claim is not None:
-            run.session.end_tool(claim, _read_text(given.get("tool_response")))
+            run.session.end_tool(claim, _read_text(hook_input.get("tool_response")))
         return {}
 
-    async def _record_error(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run, id, error = self._get_run(given), str(given.get("tool_use_id")), str(given.get("error", ""))
+    async def _record_error(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
+        run, id, error = (
+            self._get_run(hook_input),
+            str(hook_input.get("tool_use_id")),
+            str(hook_input.get("error", "")),
+        )
         run.errors.add(id)
         claim = run.claims.pop(id, None)
         if claim is not None:
@@ -243,15 +246,17 @@ class ClaudeAgentHooks:
             run.session.end_tool(claim, error, is_refused=is_refused, has_failed=True)
         return {}
 
-    async def _commit_turn(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run = self._get_run(given)
-        entries = [one for one in given.get("tool_calls", ()) if one.get("tool_use_id") not in run.denied]
+    async def _commit_turn(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
+        run = self._get_run(hook_input)
+        entries = [
+            one for one in hook_input.get("tool_calls", ()) if one.get("tool_use_id") not in run.denied
+        ]
         for id in [str(one.get("tool_use_id")) for one in entries]:
-            if (claim := run.claims.pop(id, None)) is not None:  # a permission or another hook denied it
+            if (claim := run.claims.pop(id, None)) is not None:  # the user or another hook denied the call
                 run.session.end_tool(claim, "", is_refused=True)
                 run.errors.add(id)
         calls = tuple(map(_build_call, entries))
-        seen = tuple(
+        observations = tuple(
             Observation(
                 content=_read_text(entry.get("tool_response")),
                 call_id=call.id,
@@ -260,10 +265,10 @@ class ClaudeAgentHooks:
             )
             for entry, call in zip(entries, calls, strict=True)
         )
-        for of_turn in (run.errors, run.denied, run.calls, run.denials):
-            of_turn.clear()
+        for turn_data in (run.errors, run.denied, run.calls, run.denials):
+            turn_data.clear()
         if calls:
-            run.session.commit(replace(self._build_turn(*calls), observations=seen))
+            run.session.commit(replace(self._build_turn(*calls), observations=observations))
         plan = run.session.check_boundary()
         texts = await acollect_messages(run.session, plan, ask_person=self._ask) if plan is not None else []
         if (stop := _build_stop(run.session) or self._plan_rollback(run.session, plan, texts)) is not None:
@@ -271,12 +276,12 @@ class ClaudeAgentHooks:
         output = {"hookEventName": "PostToolBatch", "additionalContext": "\n".join(texts)}
         return {"hookSpecificOutput": output} if texts else {}
 
-    async def _judge_end(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run = self._get_run(given)
+    async def _judge_end(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
+        run = self._get_run(hook_input)
         session = run.session
         if session.has_ended or session.stop_reason is not None:
             return {}
-        content = str(given.get("last_assistant_message") or "")
+        content = str(hook_input.get("last_assistant_message") or "")
         session.commit(Step(index=0, source=Source.AGENT, agent=self._name, content=content))
         plan = await aend_session(session)
         if plan is None or session.stop_reason is not None:
@@ -301,9 +306,9 @@ class ClaudeAgentHooks:
     def _build_turn(self, *calls: ToolCall) -> Step:
         return Step(index=0, source=Source.AGENT, agent=self._name, content="", tool_calls=calls)
 
-    def _get_run(self, given: Mapping[str, Any]) -> _HookedRun:
+    def _get_run(self, hook_input: Mapping[str, Any]) -> _HookedRun:
         """Return the run of a hook; start it if it has none, for example the run of a sub-agent."""
-        key = (str(given.get("session_id")), str(given.get("agent_id") or ""))
+        key = (str(hook_input.get("session_id")), str(hook_input.get("agent_id") or ""))
         return self._runs.get(key) or self._start_run(key, "")
 
     def _start_run(self, key: tuple[str, str], task: str) -> _HookedRun:
@@ -316,10 +321,10 @@ class ClaudeAgentHooks:
             extra={"claude_agent_sdk": {"session_id": key[0], **({"agent_id": key[1]} if key[1] else {})}},
         )
         can_truncate = self._can_roll_back and not key[1]  # the SDK forks sessions, not sub-agents
-        can = Capabilities(
+        capabilities = Capabilities(
             reject=True, truncate=can_truncate, restart=can_truncate, escalate=self._ask is not None
         )
-        session = self._guard.session(meta, can)
+        session = self._guard.session(meta, capabilities)
         for tool, effect in self._effects.items():
             session.ledger.declare_tool(tool, effect)
         if task:
@@ -331,17 +336,17 @@ class ClaudeAgentHooks:
         return run
 
 
-def _build_call(given: Mapping[str, Any]) -> ToolCall:
-    arguments = given.get("tool_input")
+def _build_call(hook_input: Mapping[str, Any]) -> ToolCall:
+    arguments = hook_input.get("tool_input")
     return ToolCall(
-        id=str(given.get("tool_use_id")),
-        name=str(given.get("tool_name")),
+        id=str(hook_input.get("tool_use_id")),
+        name=str(hook_input.get("tool_name")),
         arguments=dict(arguments) if isinstance(arguments, Mapping) else {},
     )
 
 
 def _read_text(response: Any) -> str:
-    """Return the text of a tool's response: of its content blocks, else its JSON."""
+    """Return the text of a tool's response: the texts of its content blocks, or its JSON."""
     if isinstance(response, str):
         return response
     if isinstance(response, list) and all(isinstance(one, Mapping) and "type" in one for one in response):
@@ -368,6 +373,3 @@ def _build_stop(session: Session) -> dict[str, Any] | None:
 
 def _reject_sample(_: Any) -> Any:
     raise RecoveryError("hooks cannot request another response")
-
-
-__all__ = ["ClaudeAgentHooks", "build_guarded_options"]

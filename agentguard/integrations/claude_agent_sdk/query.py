@@ -5,8 +5,8 @@
     async for message in guard.claude_agent_query("Find a free seat.", options):
         ...
 
-If the guard rolls the run back, a hook ends the agent's process. A new process resumes a fork of the session
-at the last entry before the turn, and its prompt is the correction. The abandoned session stays on disk.
+If the guard rolls the run back, a hook ends the agent's process. A new process forks the session at the last
+entry before the turn and resumes it with the correction as its prompt. The abandoned session stays on disk.
 """
 
 from __future__ import annotations
@@ -41,27 +41,29 @@ async def query_with_rollback(
 ) -> AsyncIterator[Any]:
     """Yield the messages of the SDK's ``query``, guarded, with one result at the end.
 
-    Messages of turns that are rolled back later are not recalled. The result has the cost and the turns of
-    the last process.
+    The caller also receives the messages of turns that the guard rolls back later. The result has the cost
+    and the number of turns of the last process.
 
     Args:
         guard: the guard whose rules apply; set by `Guard.claude_agent_query`.
         prompt: the task.
         options: options of the agent.
-        settings: arguments of `ClaudeAgentHooks`.
+        settings: further arguments of `ClaudeAgentHooks`.
 
     Raises:
-        ConfigError: the prompt is a stream, or the session would not be stored.
+        ConfigError: the prompt is a stream.
     """
     if not isinstance(prompt, str):
-        raise ConfigError("claude_agent_query: the prompt must be a text, because a rollback starts it again")
+        raise ConfigError(
+            "claude_agent_query: the prompt must be a string, because a rollback may send it again"
+        )
     hooks = ClaudeAgentHooks(guard, can_roll_back=True, **settings)
-    given = add_hooks(options, hooks)
+    guarded_options = add_hooks(options, hooks)
     entries = _SessionEntries()
-    text, current = prompt, given
+    next_prompt, next_options = prompt, guarded_options
     while True:
         result: ResultMessage | None = None
-        async with aclosing(query(prompt=text, options=current)) as messages:
+        async with aclosing(query(prompt=next_prompt, options=next_options)) as messages:
             async for message in messages:
                 entries.add(message)
                 if isinstance(message, ResultMessage):
@@ -73,27 +75,27 @@ async def query_with_rollback(
             if result is not None:
                 yield result
             return
-        text, current = _resume(rollback, entries, prompt, given)
+        next_prompt, next_options = _resume(rollback, entries, prompt, guarded_options)
 
 
 def _resume(
     rollback: PendingRollback,
     entries: _SessionEntries,
     prompt: str,
-    given: ClaudeAgentOptions,
+    guarded_options: ClaudeAgentOptions,
 ) -> tuple[str, ClaudeAgentOptions]:
     """Return the prompt and the options of the process that continues after a rollback."""
     session = rollback.session
-    kept = session.run.steps[_FIRST_TURN : rollback.to_step] if rollback.to_step is not None else ()
-    entry = entries.find_last([call.id for step in kept for call in step.tool_calls])
+    steps = session.run.steps[_FIRST_TURN : rollback.to_step] if rollback.to_step is not None else ()
+    entry = entries.find_last([call.id for step in steps for call in step.tool_calls])
     if entry is None:
-        text = f"{prompt}\n\n{rollback.text}"
+        next_prompt = f"{prompt}\n\n{rollback.text}"
         if rollback.to_step is None:
-            session.commit(Step(index=0, source=Source.USER, agent="user", content=text))
-        return text, given
+            session.commit(Step(index=0, source=Source.USER, agent="user", content=next_prompt))
+        return next_prompt, guarded_options
     session_id, entry_id = entry
     return rollback.text, replace(
-        given,
+        guarded_options,
         resume=session_id,
         resume_session_at=entry_id,
         fork_session=True,
@@ -114,7 +116,7 @@ class _SessionEntries:
     def add(self, message: Any) -> None:
         """Record a message; the results of parallel calls may be several messages."""
         if getattr(message, "parent_tool_use_id", None) is not None:
-            return  # of a sub-agent
+            return  # the message of a sub-agent
         if isinstance(message, AssistantMessage):
             self._session_id = message.session_id or self._session_id
             if self._has_results:
@@ -127,9 +129,6 @@ class _SessionEntries:
                 self._entry_by_call[call_id] = (self._session_id, message.uuid)
 
     def find_last(self, call_ids: Sequence[str]) -> tuple[str, str] | None:
-        """Return session and entry of the last turn with one of the calls; None if no turn has one."""
+        """Return the IDs of session and entry of the last turn with one of the calls, or None."""
         known = (self._entry_by_call.get(call_id) for call_id in reversed(call_ids))
         return next((entry for entry in known if entry is not None), None)
-
-
-__all__ = ["query_with_rollback"]

@@ -1,21 +1,18 @@
-"""Schemas and effects of the tools of the Claude Agent SDK's own MCP servers."""
+"""Specifications and effects of the tools of in-process MCP servers (Claude Agent SDK)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from agentguard.recover.tool_effects import ToolEffect, read_stated_effect
 from agentguard.trajectory.model import ToolSpec
 
-if TYPE_CHECKING:
-    pass
-
 
 def build_tool_specs(tools: Mapping[str, Sequence[Any]]) -> tuple[ToolSpec, ...]:
-    """Return the specifications of tools by server; a tool's name is ``mcp__SERVER__TOOL``."""
+    """Return the specifications of tools, given by server; a tool's name is ``mcp__SERVER__TOOL``."""
     return tuple(
         ToolSpec(
             name=_format_name(server, tool),
@@ -28,7 +25,7 @@ def build_tool_specs(tools: Mapping[str, Sequence[Any]]) -> tuple[ToolSpec, ...]
 
 
 def read_effects(tools: Mapping[str, Sequence[Any]]) -> dict[str, ToolEffect]:
-    """Return the effects that the annotations of tools state, by the names of the tools."""
+    """Return the effects that the annotations of tools declare, by the name of the tool."""
     effects = {
         _format_name(server, tool): read_stated_effect(_to_mapping(tool.annotations))
         for server, own in tools.items()
@@ -45,11 +42,11 @@ def _to_mapping(annotations: Any) -> Any:
     return annotations.model_dump(by_alias=True) if hasattr(annotations, "model_dump") else annotations
 
 
-def _build_schema(given: Any) -> Mapping[str, Any]:
+def _build_schema(input_schema: Any) -> Mapping[str, Any]:
     """Return the JSON Schema of a schema, a mapping of names to types, or a typed dictionary."""
-    if not isinstance(given, Mapping):
-        return TypeAdapter(given).json_schema()
-    if isinstance(given.get("type"), str) and "properties" in given:
-        return given
-    properties = {name: TypeAdapter(kind).json_schema() for name, kind in given.items()}
+    if not isinstance(input_schema, Mapping):
+        return TypeAdapter(input_schema).json_schema()
+    if isinstance(input_schema.get("type"), str) and "properties" in input_schema:
+        return input_schema
+    properties = {name: TypeAdapter(kind).json_schema() for name, kind in input_schema.items()}
     return {"type": "object", "properties": properties, "required": list(properties)}

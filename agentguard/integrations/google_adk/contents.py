@@ -1,8 +1,8 @@
-"""Conversion of ADK's requests and responses to the form of the chat API, and back.
+"""Conversion of ADK's requests and responses to the format of the chat API, and back.
 
 ADK resends the history of a session with each request, as contents without call IDs. The conversion numbers
-the calls, so that a call has the same ID in each request. A message that the guard leaves unchanged becomes
-the parts that it was built from, with their thought signatures and files.
+the calls, so that a call has the same ID in each request. A message that the guard does not change
+is converted back to its original parts, with their thought signatures and files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ContentHistory:
         contents: contents of the request.
 
     Attributes:
-        messages: the messages.
+        messages: the messages in the format of the chat API.
     """
 
     def __init__(self, contents: Sequence[types.Content]) -> None:
@@ -53,8 +53,8 @@ class ContentHistory:
             contents.append(types.Content(role=role, parts=parts))
         return contents
 
-    def build_answer(self, content: types.Content) -> Item:
-        """Build the message of an answer to the request."""
+    def build_message(self, content: types.Content) -> Item:
+        """Build the message of a response to the request."""
         calls = [part.function_call for part in content.parts or () if part.function_call is not None]
         message: Item = {"role": "assistant", "content": _join_text(content.parts)}
         if calls:
@@ -67,7 +67,7 @@ class ContentHistory:
     def _add_content(self, content: types.Content) -> None:
         parts = content.parts or []
         if content.role == "model":
-            message = self.build_answer(content)
+            message = self.build_message(content)
             for call in message.get("tool_calls", ()):
                 self._open_ids.setdefault(call["function"]["name"], []).append(call["id"])
                 self._call_count += 1
@@ -75,8 +75,8 @@ class ContentHistory:
             return
         rest = [part for part in parts if part.function_response is None]
         for part in parts:
-            if (answered := part.function_response) is not None:
-                self._add(self._build_result(answered), content.role, [part])
+            if (function_response := part.function_response) is not None:
+                self._add(self._build_result(function_response), content.role, [part])
         if rest:
             self._add({"role": "user", "content": _join_text(rest)}, content.role, rest)
 
@@ -85,15 +85,15 @@ class ContentHistory:
         self._parts[_encode(message)] = (role, parts)
 
     def _build_result(self, response: types.FunctionResponse) -> Item:
-        waiting = self._open_ids.get(response.name or "")
-        id = waiting.pop(0) if waiting else f"call-unknown-{len(self.messages)}"
+        open_ids = self._open_ids.get(response.name or "")
+        id = open_ids.pop(0) if open_ids else f"call-unknown-{len(self.messages)}"
         return {"role": "tool", "tool_call_id": id, "content": _read_response(response.response)}
 
     def _build_parts(self, message: Item) -> tuple[str, list[types.Part]]:
         """Build the role and the parts of a message that the guard wrote or changed."""
         text = message.get("content") or ""
         if message["role"] == "assistant":
-            return "model", build_answer_parts(message)
+            return "model", build_response_parts(message)
         if message["role"] != "tool":
             return "user", [types.Part(text=text)]
         name = self._get_call_name(message["tool_call_id"])
@@ -105,8 +105,8 @@ class ContentHistory:
 
 
 def build_tool_definitions(config: types.GenerateContentConfig | None) -> list[dict[str, Any]]:
-    """Build the definitions of the function tools of a request in the form of the chat API."""
-    declared = [
+    """Build the definitions of the function tools of a request in the format of the chat API."""
+    declarations = [
         function
         for tool in (config.tools if config is not None else None) or ()
         for function in getattr(tool, "function_declarations", None) or ()
@@ -120,7 +120,7 @@ def build_tool_definitions(config: types.GenerateContentConfig | None) -> list[d
                 "parameters": _build_schema(one),
             },
         }
-        for one in declared
+        for one in declarations
     ]
 
 
@@ -128,30 +128,30 @@ def remove_tools(config: types.GenerateContentConfig, disabled: set[str]) -> typ
     """Return the configuration of a request without the disabled function tools."""
     tools: list[Any] = []
     for tool in config.tools or ():
-        declared = getattr(tool, "function_declarations", None)
-        if declared is None:
+        declarations = getattr(tool, "function_declarations", None)
+        if declarations is None:
             tools.append(tool)
-        elif left := [one for one in declared if one.name not in disabled]:
-            tools.append(tool.model_copy(update={"function_declarations": left}))
+        elif enabled := [one for one in declarations if one.name not in disabled]:
+            tools.append(tool.model_copy(update={"function_declarations": enabled}))
     return config.model_copy(update={"tools": tools})
 
 
 def build_response_payload(history: ContentHistory, response: LlmResponse) -> dict[str, Any] | None:
-    """Build the answer of a response in the form of the chat API; None if it is not complete."""
+    """Convert a response to the format of the chat API; return None if it is not complete."""
     content = response.content
     if content is None or not content.parts or response.error_code is not None or response.interrupted:
         return None
-    used = response.usage_metadata
-    usage = None
-    if used is not None:
+    metadata, usage = response.usage_metadata, None
+    if metadata is not None:
         usage = Usage(
-            prompt_tokens=used.prompt_token_count or 0, completion_tokens=used.candidates_token_count or 0
+            prompt_tokens=metadata.prompt_token_count or 0,
+            completion_tokens=metadata.candidates_token_count or 0,
         )
-    return build_payload(history.build_answer(content), usage=usage, model=response.model_version or "")
+    return build_payload(history.build_message(content), usage=usage, model=response.model_version or "")
 
 
-def build_answer_parts(message: Mapping[str, Any]) -> list[types.Part]:
-    """Build the parts of an answer from its message."""
+def build_response_parts(message: Mapping[str, Any]) -> list[types.Part]:
+    """Build the parts of a response from its message."""
     parts = [types.Part(text=message["content"])] if message.get("content") else []
     for call in message.get("tool_calls") or ():
         function = call["function"]
@@ -162,12 +162,12 @@ def build_answer_parts(message: Mapping[str, Any]) -> list[types.Part]:
 
 
 def build_response(payload: Mapping[str, Any]) -> LlmResponse:
-    """Build the response of an answer that the guard wrote or changed."""
-    return LlmResponse(content=types.Content(role="model", parts=build_answer_parts(read_message(payload))))
+    """Build a response that the guard wrote or changed."""
+    return LlmResponse(content=types.Content(role="model", parts=build_response_parts(read_message(payload))))
 
 
 def read_system_prompt(config: types.GenerateContentConfig | None) -> str:
-    """Return the system instruction of a request if it is text."""
+    """Return the system instruction of a request; empty if it is not text."""
     system = config.system_instruction if config is not None else None
     return system if isinstance(system, str) else ""
 
@@ -178,10 +178,10 @@ def _build_schema(function: types.FunctionDeclaration) -> dict[str, Any]:
         return schema if isinstance(schema, dict) else {"type": "object"}
     if function.parameters is None:
         return {"type": "object", "properties": {}}
-    made: dict[str, Any] = function.parameters.json_schema.model_dump(
+    json_schema: dict[str, Any] = function.parameters.json_schema.model_dump(
         mode="json", by_alias=True, exclude_none=True
     )
-    return made
+    return json_schema
 
 
 def _read_response(response: Mapping[str, Any] | None) -> str:

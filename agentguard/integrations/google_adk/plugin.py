@@ -8,11 +8,11 @@ The plugin sees the request before a model call and the response after it. ADK r
 session with each request. Therefore:
 
 - The plugin assigns a request to a run by its history (`agentguard.intercept`).
-- A rollback leaves turns out of every later request. The events of the session stay.
-- The plugin judges a response before ADK calls its tools. It asks the agent's model again if it refuses one.
+- A rollback omits turns from every later request. The events of the session stay.
+- The plugin judges a response before ADK calls its tools. If it rejects the response, it repeats the request.
 
-The plugin must be the first one: ADK skips later plugins and the agent's own callbacks for a response that
-the guard has replaced.
+The plugin must be the first one: if it replaces a response, ADK skips later plugins and the agent's own
+callbacks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class GuardPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
         name: name of the agents in the trajectory.
         on_run: called with the session of each run when the run begins.
         models: models by name, for candidates of a turn.
-        max_conversations: number of conversations that are kept between their requests.
+        max_conversations: maximum number of conversations in memory.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GuardPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Apply the recovery that is due to the request; return the guard's answer if the run has ended."""
+        """Apply a due recovery to the request; return the guard's response if the guard has ended the run."""
         key = _build_key(callback_context)
         if (last := self._calls.pop(key, None)) is not None:
             last.exchange.cancel()
@@ -90,7 +90,7 @@ class GuardPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Return the accepted response; ask the model again while the guard refuses it."""
+        """Return the accepted response; repeat the request while the guard rejects the response."""
         if llm_response.partial:
             return None
         call = self._calls.pop(_build_key(callback_context), None)
@@ -110,7 +110,7 @@ class GuardPlugin(BasePlugin):  # type: ignore[misc, unused-ignore]
 
 
 class _ModelCall:
-    """One model call of an agent.
+    """Model call of an agent.
 
     Args:
         interceptor: the interceptor.
@@ -133,13 +133,13 @@ class _ModelCall:
         self._payloads: list[dict[str, Any]] = []
 
     def edit_request(self) -> None:
-        """Replace the contents and tools of the request by those of the guard's view."""
+        """Replace the contents and tools of the request if the guard has changed them."""
         body = self.exchange.body
         if body is not self._body:
             self._apply_body(self._llm_request, body)
 
     def build_final_response(self) -> LlmResponse:
-        """Build the guard's answer that ends the run."""
+        """Build the guard's response that ends the run."""
         message = {"role": "assistant", "content": self.exchange.final_text}
         return build_response({"choices": [{"message": message}]})
 
@@ -148,7 +148,7 @@ class _ModelCall:
 
         Args:
             response: the model's complete response.
-            context: the invocation context, which counts model calls and has the agent.
+            context: ADK's ``InvocationContext`` of the call.
         """
         payload = self._record(response)
         if payload is None:
@@ -158,18 +158,18 @@ class _ModelCall:
         async def request(body: dict[str, Any]) -> dict[str, Any]:
             context.increment_llm_call_count()
             model = self._models.get(body.get("model", ""), context.agent.canonical_model)
-            payload = self._record(await self._ask(model, body))
+            payload = self._record(await self._request(model, body))
             if payload is None:
                 raise RecoveryError("the response to a repeated request is not complete")
             return payload
 
-        chosen = await _sync_async.run_async(self.exchange.judge(payload), request)
-        for given, known in zip(self._payloads, self._responses, strict=True):
-            if given is chosen:
-                return None if known is response else known
-        return build_response(chosen)
+        selected = await _sync_async.run_async(self.exchange.judge(payload), request)
+        for candidate, candidate_response in zip(self._payloads, self._responses, strict=True):
+            if candidate is selected:
+                return None if candidate_response is response else candidate_response
+        return build_response(selected)
 
-    async def _ask(self, model: BaseLlm, body: Mapping[str, Any]) -> LlmResponse:
+    async def _request(self, model: BaseLlm, body: Mapping[str, Any]) -> LlmResponse:
         request = self._llm_request.model_copy(update={"config": self._config})
         self._apply_body(request, body)
         if (temperature := body.get("temperature")) is not None:
@@ -179,13 +179,13 @@ class _ModelCall:
         async for one in model.generate_content_async(request, stream=False):
             response = one
         if response is None:
-            raise RecoveryError("the model gave no response to a repeated request")
+            raise RecoveryError("the model returned no response to a repeated request")
         return response
 
     def _apply_body(self, request: LlmRequest, body: Mapping[str, Any]) -> None:
         request.contents = self._history.build_contents(body["messages"])
-        offered = {tool["function"]["name"] for tool in body.get("tools", ())}
-        disabled = {tool["function"]["name"] for tool in self._body["tools"]} - offered
+        enabled = {tool["function"]["name"] for tool in body.get("tools", ())}
+        disabled = {tool["function"]["name"] for tool in self._body["tools"]} - enabled
         if disabled:
             request.config = remove_tools(self._config, disabled)
 
@@ -198,8 +198,5 @@ class _ModelCall:
 
 
 def _build_key(context: CallbackContext) -> tuple[str, str]:
-    """Return the key of the model call that is open; parallel agents of an invocation have other names."""
+    """Return the key of the open model call; parallel agents of an invocation have different names."""
     return context.invocation_id, context.agent_name
-
-
-__all__ = ["GuardPlugin"]

@@ -1,6 +1,6 @@
 """Conversion of LangChain's messages to turns and steps.
 
-Messages of the guard are marked and are part of no step. A rollback removes them with the following step.
+Messages of the guard are marked and are not part of a step. A rollback removes them with the next step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from langchain_core.messages import (
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Usage
 
 GUARD_MARK = "agentguard"
+"""Key in ``additional_kwargs`` of the guard's messages."""
 
 MessageTurn = list[AnyMessage]
+"""Response of the model with the results of its calls, or any other single message."""
 
 
 def build_guard_message(text: str) -> HumanMessage:
@@ -40,23 +42,23 @@ def is_guard_message(message: AnyMessage) -> bool:
 
 
 def split_turns(messages: Sequence[AnyMessage]) -> list[MessageTurn]:
-    """Split messages into turns: an answer with the results of its calls, or any other single message."""
-    made: list[MessageTurn] = []
+    """Split messages into turns, without the messages of the guard."""
+    turns: list[MessageTurn] = []
     for message in messages:
         if is_guard_message(message):
             continue
-        if isinstance(message, ToolMessage) and made and isinstance(made[-1][0], AIMessage):
-            made[-1].append(message)
+        if isinstance(message, ToolMessage) and turns and isinstance(turns[-1][0], AIMessage):
+            turns[-1].append(message)
         else:
-            made.append([message])
-    return made
+            turns.append([message])
+    return turns
 
 
 class MessageBranch:
-    """Mapping of an agent's messages to the steps of its session, by identity instead of position.
+    """Mapping of an agent's messages to the steps of its session, by message ID instead of position.
 
-    Other middleware may shorten the history too, for example by a summary of the oldest turns. The remaining
-    turns are still recognised, and no turn is mistaken for another.
+    Other middleware may shorten the history too, for example by a summary of the oldest turns. The mapping of
+    the remaining turns stays correct.
     """
 
     def __init__(self) -> None:
@@ -68,77 +70,78 @@ class MessageBranch:
     def add_new_turns(self, messages: Sequence[AnyMessage], step_count: int) -> list[MessageTurn]:
         """Return the turns after the first ``step_count`` steps, in order; they become the next steps.
 
-        A new turn before a known one, such as a summary, was written by other middleware and is not a step.
+        A new turn before a known one is not a step: other middleware wrote it, for example as a summary.
         """
         del self._keys[step_count:]
-        made = split_turns(messages)
-        keys = _build_turn_keys(made)
-        known = set(self._keys)
-        last = max((place for place, key in enumerate(keys) if key in known), default=-1)
-        self._foreign_keys |= set(keys[: last + 1]) - known
+        turns = split_turns(messages)
+        keys = _build_turn_keys(turns)
+        known_keys = set(self._keys)
+        last = max((place for place, key in enumerate(keys) if key in known_keys), default=-1)
+        self._foreign_keys |= set(keys[: last + 1]) - known_keys
         if not self._keys:
-            asked = [place for place, turn in enumerate(made) if isinstance(turn[0], HumanMessage)]
-            self.task_end = 1 + max(asked, default=-1)
-        new = [i for i in range(last + 1, len(made)) if keys[i] not in self._foreign_keys]
-        self._keys += [keys[i] for i in new]
-        return [made[i] for i in new]
+            prompt_positions = [
+                place for place, turn in enumerate(turns) if isinstance(turn[0], HumanMessage)
+            ]
+            self.task_end = 1 + max(prompt_positions, default=-1)
+        positions = [i for i in range(last + 1, len(turns)) if keys[i] not in self._foreign_keys]
+        self._keys += [keys[i] for i in positions]
+        return [turns[i] for i in positions]
 
     def align_to_session(self, messages: Sequence[AnyMessage], step_count: int) -> None:
         """Map the first turns of an agent to the ``step_count`` existing steps of a session.
 
-        If there are fewer turns, the oldest were summarised, and the turns are mapped to the latest steps.
+        Fewer turns than steps mean that the oldest were summarised; the turns are mapped to the latest steps.
         """
         keys = _build_turn_keys(split_turns(messages))[:step_count]
-        lost = step_count - len(keys)
-        self._keys = [f"lost {step}" for step in range(lost)] + keys
-        asked = [
+        missing_count = step_count - len(keys)
+        self._keys = [f"lost {step}" for step in range(missing_count)] + keys
+        prompt_positions = [
             place for place, turn in enumerate(split_turns(messages)) if isinstance(turn[0], HumanMessage)
         ]
-        self.task_end = min(step_count, lost + 1 + max(asked, default=-1))
+        self.task_end = min(step_count, missing_count + 1 + max(prompt_positions, default=-1))
 
     def count_steps(self, messages: Sequence[AnyMessage]) -> int:
         """Return the number of steps up to the latest step in a state with these messages."""
-        at = {key: step for step, key in enumerate(self._keys)}
-        return 1 + max((at.get(key, -1) for key in _build_turn_keys(split_turns(messages))), default=-1)
+        steps = {key: step for step, key in enumerate(self._keys)}
+        return 1 + max((steps.get(key, -1) for key in _build_turn_keys(split_turns(messages))), default=-1)
 
-    def find_result(self, messages: Sequence[AnyMessage], step: int, field: str) -> ToolMessage | None:
+    def find_result(self, messages: Sequence[AnyMessage], step: int, index: int) -> ToolMessage | None:
         """Return the message of an observation; None if other middleware has removed it.
 
         Args:
             messages: the agent's current messages.
             step: index of the step.
-            field: ``observations[i]``.
+            index: index of the observation in the step.
         """
-        made = split_turns(messages)
+        turns = split_turns(messages)
         turn = next(
             (
                 turn
-                for turn, key in zip(made, _build_turn_keys(made), strict=True)
+                for turn, key in zip(turns, _build_turn_keys(turns), strict=True)
                 if self._keys[step : step + 1] == [key]
             ),
             [],
         )
         results = [message for message in turn[1:] if isinstance(message, ToolMessage)]
-        place = int(field.partition("[")[2].rstrip("]"))
-        return results[place] if place < len(results) else None
+        return results[index] if index < len(results) else None
 
     def truncate(self, messages: Sequence[AnyMessage], to_step: int) -> list[AnyMessage]:
         """Return the messages before step ``to_step``, cut at a boundary between turns.
 
-        Call this before `add_new_turns`, while the remaining steps are still known. Guard messages directly
-        before the first removed message are removed too. The task stays.
+        Call this method before `add_new_turns`, which forgets the removed steps. The result does not contain
+        guard messages directly before the first removed message. It contains the task.
         """
-        at = {key: step for step, key in enumerate(self._keys)}
-        made = split_turns(messages)
-        gone = {
+        steps = {key: step for step, key in enumerate(self._keys)}
+        turns = split_turns(messages)
+        removed_ids = {
             id(message)
-            for turn, key in zip(made, _build_turn_keys(made), strict=True)
-            if at.get(key, -1) >= max(to_step, self.task_end)
+            for turn, key in zip(turns, _build_turn_keys(turns), strict=True)
+            if steps.get(key, -1) >= max(to_step, self.task_end)
             for message in turn
         }
         end = 0
         for place, message in enumerate(messages):
-            if id(message) in gone:
+            if id(message) in removed_ids:
                 return list(messages[:end])
             end = end if is_guard_message(message) else place + 1
         return list(messages)
@@ -150,39 +153,43 @@ def _build_turn_keys(turns: Sequence[MessageTurn]) -> list[str]:
 
 
 def drop_incomplete_turn(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages without a last turn that still waits for tool results."""
-    made = split_turns(messages)
-    last = made[-1] if made else []
+    """Return the messages without the last turn if tool results of it are missing."""
+    turns = split_turns(messages)
+    last = turns[-1] if turns else []
     waiting = len(_build_tool_calls(last[0])) if last and isinstance(last[0], AIMessage) else 0
     if len(last) > waiting:
         return list(messages)
-    gone = {id(message) for message in last}
-    return [message for message in messages if id(message) not in gone]
+    removed_ids = {id(message) for message in last}
+    return [message for message in messages if id(message) not in removed_ids]
 
 
 def apply_repaired_turn(message: AIMessage, turn: Step) -> AIMessage:
-    """Return the answer with the text and the calls of ``turn``, its repaired step."""
-    new = {call.id: call for call in turn.tool_calls if call.arguments is not None}
+    """Return the response with the text and the calls of ``turn``, its repaired step."""
+    repaired_calls = {call.id: call for call in turn.tool_calls if call.arguments is not None}
     content: Any = message.content
     if isinstance(content, list):
-        content = [_apply_repaired_call(block, new) for block in content]
+        content = [_apply_repaired_call(block, repaired_calls) for block in content]
     elif turn.content:
         content = turn.content
-    more = {key: value for key, value in message.additional_kwargs.items() if key != "tool_calls"}
+    additional_kwargs = {
+        key: value for key, value in message.additional_kwargs.items() if key != "tool_calls"
+    }
     changes = {
         "content": content,
         "tool_calls": [
             {"type": "tool_call", "id": id, "name": call.name, "args": dict(call.arguments or {})}
-            for id, call in new.items()
+            for id, call in repaired_calls.items()
         ],
-        "invalid_tool_calls": [call for call in message.invalid_tool_calls if call.get("id") not in new],
-        "additional_kwargs": more,
+        "invalid_tool_calls": [
+            call for call in message.invalid_tool_calls if call.get("id") not in repaired_calls
+        ],
+        "additional_kwargs": additional_kwargs,
     }
     return message.model_copy(update=changes)
 
 
 def _apply_repaired_call(block: Any, calls: Mapping[str, ToolCall]) -> Any:
-    """Repair a content block; providers such as Anthropic repeat the calls there."""
+    """Return a content block with the repaired call; the content of some providers repeats the calls."""
     if not isinstance(block, dict) or block.get("type") != "tool_use" or block.get("id") not in calls:
         return block
     call = calls[block["id"]]
@@ -190,7 +197,7 @@ def _apply_repaired_call(block: Any, calls: Mapping[str, ToolCall]) -> Any:
 
 
 def build_step(turn: Sequence[AnyMessage], *, agent: str) -> Step:
-    """Convert a turn to a step without an index."""
+    """Convert a turn to a step without an index; ``agent`` is the name of responses without one."""
     first = turn[0]
     calls = _build_tool_calls(first) if isinstance(first, AIMessage) else ()
     return Step(
@@ -215,13 +222,13 @@ def _get_source(message: AnyMessage) -> Source:
 
 
 def _build_tool_calls(message: AIMessage) -> tuple[ToolCall, ...]:
-    good = [
+    valid_calls = [
         ToolCall(id=call["id"] or f"call-{i}", name=call["name"], arguments=call["args"])
         for i, call in enumerate(message.tool_calls)
     ]
     # LangChain stores calls with malformed arguments separately, as text.
-    bad = [_build_invalid_call(i, call) for i, call in enumerate(message.invalid_tool_calls)]
-    return (*good, *bad)
+    invalid_calls = [_build_invalid_call(i, call) for i, call in enumerate(message.invalid_tool_calls)]
+    return (*valid_calls, *invalid_calls)
 
 
 def _build_invalid_call(index: int, call: InvalidToolCall) -> ToolCall:
@@ -246,11 +253,11 @@ def _get_reasoning(message: AnyMessage) -> str:
 
 
 def _build_usage(message: AnyMessage) -> Usage | None:
-    given = message.usage_metadata if isinstance(message, AIMessage) else None
-    if given is None:
+    usage = message.usage_metadata if isinstance(message, AIMessage) else None
+    if usage is None:
         return None
     return Usage(
-        prompt_tokens=given["input_tokens"],
-        completion_tokens=given["output_tokens"],
-        cached_tokens=(given.get("input_token_details") or {}).get("cache_read"),
+        prompt_tokens=usage["input_tokens"],
+        completion_tokens=usage["output_tokens"],
+        cached_tokens=(usage.get("input_token_details") or {}).get("cache_read"),
     )

@@ -4,14 +4,14 @@
 
     agent = create_agent(model, tools, middleware=[guard.langchain(), ...])     # first in the list
 
-The guard must be *first*: the first middleware is the outermost, so all others see its rewritten messages.
+The guard must be *first*: the first middleware is the outermost, so all others see its changed messages.
 
 A rollback truncates the messages in ``before_model``, at the boundary between turns. A jump back to the model
-from ``after_model`` would skip the hooks of other middleware, so that their counters would miss a call.
+from ``after_model`` would skip the hooks of other middleware; their counters would miss a call.
 
-Other state channels (todos, counters) keep their values. To restore them too, wrap the agent by
-``guard.langgraph(agent)``, which forks the checkpoint. The middleware then leaves rollbacks to it, and only
-rejects answers and disables tools.
+Other state channels (todos, counters) keep their values. To restore them too, wrap the agent with
+``guard.langgraph(agent)``, which forks the checkpoint. The middleware then makes no rollbacks; it only
+rejects responses and disables tools.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from agentguard import _sync_async
 from agentguard.errors import MissingExtra, RecoveryError
-from agentguard.runtime.session import Session, end_session, resolve_turn
+from agentguard.runtime.session import MAX_REJECTIONS, Session, end_session, resolve_turn
 from agentguard.runtime.tool_execution import aundo_effects, undo_effects
 from agentguard.trajectory.model import Step
 
@@ -42,18 +42,15 @@ from agentguard.integrations.langchain.state_updates import (
     build_guard_messages,
     build_plan_update,
     build_selected_response,
-    build_stop_answer,
-    parse_answer,
+    build_stop_response,
+    parse_response,
     prepend_messages,
     remove_disabled_tools,
-    requests_new_answer,
+    requests_new_response,
 )
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
-
-MAX_REJECTIONS = 10
-"""Consecutive rejections of one turn. After that the answer is accepted, since a budget may be unlimited."""
 
 
 class GuardState(AgentState[Any]):
@@ -102,23 +99,23 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Commit the turns since the last model call, and apply the recovery that is due."""
+        """Commit the turns since the last model call, and apply a due recovery."""
         del runtime
-        return _sync_async.run_sync(self._handle_boundary(state), lambda asked: undo_effects(*asked))
+        return _sync_async.run_sync(self._handle_boundary(state), lambda plan: undo_effects(*plan))
 
     @hook_config(can_jump_to=["end"])
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Run like `before_model`; undo functions may be coroutine functions."""
         del runtime
-        return await _sync_async.run_async(self._handle_boundary(state), lambda asked: aundo_effects(*asked))
+        return await _sync_async.run_async(self._handle_boundary(state), lambda plan: aundo_effects(*plan))
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Call the model; retry with a correction if the guard rejects the answer before its tools run."""
-        return _sync_async.run_sync(self._resolve_answer(request), handler)
+        """Call the model; retry with a correction if the guard rejects the response before its tools run."""
+        return _sync_async.run_sync(self._resolve_response(request), handler)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Run like `wrap_model_call`."""
-        return await _sync_async.run_async(self._resolve_answer(request), handler)
+        return await _sync_async.run_async(self._resolve_response(request), handler)
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Call a tool through the effect ledger, so that each effect happens once."""
@@ -130,15 +127,15 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Accept the end of the run, or send the agent back to the model."""
+        """Accept the end of the run, or continue the run with a model call."""
         del runtime
-        return _sync_async.run_sync(self._handle_end(state), lambda asked: undo_effects(*asked))
+        return _sync_async.run_sync(self._handle_end(state), lambda plan: undo_effects(*plan))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Run like `after_agent`; undo functions may be coroutine functions."""
         del runtime
-        return await _sync_async.run_async(self._handle_end(state), lambda asked: aundo_effects(*asked))
+        return await _sync_async.run_async(self._handle_end(state), lambda plan: aundo_effects(*plan))
 
     def get_session(self, state: Mapping[str, Any]) -> Session | None:
         """Return the session of a run, for tools and other middleware; None before the run begins."""
@@ -152,36 +149,37 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         run = self._find_run(state)
         if run is None:
-            return None  # the first model call starts the session, since it knows the tools
+            return None  # the first model call starts the session, because its request has the tools
         messages = self._runs.commit_new_turns(run, state)
         plan = run.session.check_boundary()
         if plan is None:
             return build_end_update(run)
         return build_plan_update(run, messages, plan, (yield run.session, plan))
 
-    def _resolve_answer(self, request: Any) -> _sync_async.Effects[Any]:
-        """Resolve the answer to a model call. Yield requests to the model; receive its responses."""
+    def _resolve_response(self, request: Any) -> _sync_async.Effects[Any]:
+        """Return the response for the agent. Yield requests to the model; receive its responses."""
         run = self._runs.get_or_start(request)
         self._runs.register_tools(run, request)
         response = yield remove_disabled_tools(run, request)
-        said: list[HumanMessage] = []
+        guard_messages: list[HumanMessage] = []
         for _ in range(MAX_REJECTIONS):
-            if parse_answer(response, agent=self._runs.agent) is None:
+            if parse_response(response, agent=self._runs.agent) is None:
                 break
-            ask = partial(build_candidate_request, run, request, models=self._models)
-            choice = yield from resolve_turn(run.session, response, self._build_step, ask)
+            build_request = partial(build_candidate_request, run, request, models=self._models)
+            choice = yield from resolve_turn(run.session, response, self._build_step, build_request)
             if choice.plan is None:
-                return prepend_messages(said, build_selected_response(choice))
-            if not requests_new_answer(choice.plan):
-                return build_stop_answer(run) or response
-            said += build_guard_messages(run, choice.plan)
-            response = yield remove_disabled_tools(run, request.override(messages=[*request.messages, *said]))
-        return prepend_messages(said, response)
+                return prepend_messages(guard_messages, build_selected_response(choice))
+            if not requests_new_response(choice.plan):
+                return build_stop_response(run) or response
+            guard_messages += build_guard_messages(run, choice.plan)
+            messages = [*request.messages, *guard_messages]
+            response = yield remove_disabled_tools(run, request.override(messages=messages))
+        return prepend_messages(guard_messages, response)
 
     def _build_step(self, response: Any) -> Step:
-        turn = parse_answer(response, agent=self._runs.agent)
+        turn = parse_response(response, agent=self._runs.agent)
         if turn is None:
-            raise RecoveryError("a candidate contains no answer of a model")
+            raise RecoveryError("a candidate contains no response of the model")
         return turn
 
     def _handle_end(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
@@ -194,14 +192,11 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if plan is None:
             return None
         update = build_plan_update(run, messages, plan, (yield run.session, plan))
-        if run.session.stop_reason is not None:  # the final output is withheld
-            said = [RemoveMessage(id=one.id) for one in messages[-1:] if one.id]
-            return {"messages": [*said, *update["messages"]]}
+        if run.session.stop_reason is not None:  # remove the rejected final output
+            removal = [RemoveMessage(id=one.id) for one in messages[-1:] if one.id]
+            return {"messages": [*removal, *update["messages"]]}
         return {"jump_to": "model", **update} if "jump_to" not in update else None
 
     def _find_run(self, state: Mapping[str, Any]) -> AgentRun | None:
         """Return the run, unless a guarded graph handles the boundaries and the end."""
         return None if get_current_run() is not None else self._runs.get(state)
-
-
-__all__ = ["GuardMiddleware", "GuardState"]

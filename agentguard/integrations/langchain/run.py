@@ -1,4 +1,4 @@
-"""Guarded run of a LangChain agent and its tool calls; shared by the middleware and the guarded graph."""
+"""Guarded run of a LangChain agent, and its tool calls; the middleware and the guarded graph use it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from agentguard.runtime.tool_timeout import ToolTimeout, alimit_call, limit_call
 class ToolClaims:
     """Effect claims of the calls of one turn, by call ID; thread-safe.
 
-    LangGraph runs a node again when it resumes or retries it, and repeats the calls of the node. A repeated
-    call gets the claim of its first execution, because it is the same call.
+    LangGraph repeats the calls of a node when it resumes or retries the node. A repeated call gets the claim
+    of its first execution.
     """
 
     def __init__(self, session: Session) -> None:
@@ -34,16 +34,16 @@ class ToolClaims:
         self._claims_by_call: dict[str, EffectClaim] = {}
 
     def claim(self, call: Mapping[str, Any]) -> EffectClaim:
-        """Return the ledger's decision on whether a call may run."""
+        """Return the claim of a call, with the decision of the ledger."""
         with self._lock:
-            at = len(self._session), len(self._session.recoveries)
-            if at != self._position:
-                self._position, self._claims_by_call = at, {}
-            known = self._claims_by_call.get(call["id"])
-            if known is None:
+            position = len(self._session), len(self._session.recoveries)
+            if position != self._position:
+                self._position, self._claims_by_call = position, {}
+            earlier = self._claims_by_call.get(call["id"])
+            if earlier is None:
                 claim = self._session.begin_tool(call["name"], call.get("args") or {})
             else:
-                claim = self._renew_claim(known)
+                claim = self._renew_claim(earlier)
             self._claims_by_call[call["id"]] = claim
             return claim
 
@@ -64,12 +64,13 @@ class ToolClaims:
         self._claims_by_call.pop(call["id"], None)
 
     def _renew_claim(self, claim: EffectClaim) -> EffectClaim:
-        """Return the claim of a repeated call; the outcome of a call that never returned is unknown."""
-        declared = self._session.ledger.get_tool_effect(claim.effect.tool)
-        free = declared.idempotent or declared.effect is EffectClass.READ
-        if claim.decision is not ExecutionDecision.RUN and not free:
+        """Return the claim of a repeated call; its outcome is unknown if no execution has returned."""
+        tool_effect = self._session.ledger.get_tool_effect(claim.effect.tool)
+        is_repeatable = tool_effect.idempotent or tool_effect.effect is EffectClass.READ
+        if claim.decision is not ExecutionDecision.RUN and not is_repeatable:
             return claim
-        return replace(claim, decision=ExecutionDecision.RUN if free else ExecutionDecision.OUTCOME_UNKNOWN)
+        decision = ExecutionDecision.RUN if is_repeatable else ExecutionDecision.OUTCOME_UNKNOWN
+        return replace(claim, decision=decision)
 
 
 class ToolWrapper:
@@ -81,7 +82,7 @@ class ToolWrapper:
         call: the model's tool call.
 
     Attributes:
-        has_returned: True if the ledger has a result of the tool, from now or from an earlier attempt.
+        has_returned: whether the tool must not run: an execution has returned, or its outcome is unknown.
     """
 
     def __init__(self, claims: ToolClaims, claim: EffectClaim, call: Mapping[str, Any]) -> None:
@@ -90,7 +91,7 @@ class ToolWrapper:
 
     def wrap(self, inner: Any) -> Any:
         """Return a copy of the tool that records its results."""
-        made = copy.copy(inner)
+        wrapped = copy.copy(inner)
 
         def invoke(input: Any, config: Any = None, **options: Any) -> Any:
             return self.get_recorded_result() or self._record_and_return(
@@ -103,12 +104,12 @@ class ToolWrapper:
             )
 
         # Tools are pydantic models, which reject attributes that are not fields.
-        object.__setattr__(made, "invoke", invoke)
-        object.__setattr__(made, "ainvoke", ainvoke)
-        return made
+        object.__setattr__(wrapped, "invoke", invoke)
+        object.__setattr__(wrapped, "ainvoke", ainvoke)
+        return wrapped
 
     def get_recorded_result(self) -> ToolMessage | None:
-        """Return the recorded result, or that the outcome is unknown; None if the tool is to run."""
+        """Return the recorded result, or a text that the outcome is unknown; None if the tool must run."""
         if self._claim.decision is ExecutionDecision.RUN:
             return None
         text = (
@@ -119,7 +120,7 @@ class ToolWrapper:
         return ToolMessage(content=text, tool_call_id=self._call["id"], name=self._call["name"])
 
     def record_result(self, result: Any) -> None:
-        """Record a result; the ledger decides by the text of an error whether the tool may have acted."""
+        """Record a result; the ledger infers from the text of an error whether the tool took effect."""
         if self.has_returned:
             return
         if isinstance(result, ToolMessage) and result.status == "error":
@@ -136,14 +137,14 @@ class ToolWrapper:
 
 
 RUN_CONFIG_KEY = "__agentguard_run"
-"""Key of the guarded graph's run in ``configurable``; the two underscores keep it out of checkpoints."""
+"""Key of the guarded graph's run in ``configurable``; LangGraph does not store keys with two underscores."""
 
 _NAMESPACE_SEPARATOR = "|"
 """Separator of node names in LangGraph's checkpoint namespaces."""
 
 
 class AgentRun:
-    """One run of the agent: its session, its branch of messages and its disabled tools."""
+    """Run of an agent: its session, its branch of messages and its disabled tools."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -151,9 +152,9 @@ class AgentRun:
         self.disabled_tools: set[str] = set()
         self.known_tools: set[str] = set()
         self.response_format: Any = None
-        """Structured output whose tools are in `known_tools`, the tools that the session has been given."""
+        """Structured output whose tools are in `known_tools`, the names of the tools of the session."""
         self.ask: Callable[[str], str] | None = None
-        """Function that asks a person a question, if the caller passed one."""
+        """Function that asks a person a question; None without a person."""
         self.claims = ToolClaims(session)
 
 
@@ -161,15 +162,16 @@ def get_current_run(*, include_nested: bool = False) -> AgentRun | None:
     """Return the run of the guarded graph whose node makes this call; None outside such a graph.
 
     Args:
-        include_nested: also in subgraphs: their tools are part of the run, but their messages are not.
+        include_nested: return the run in subgraphs too; their tools are part of the run, their messages are
+            not.
     """
     try:
-        given: Mapping[str, Any] = get_config().get("configurable", {})
+        configurable: Mapping[str, Any] = get_config().get("configurable", {})
     except RuntimeError:  # outside of any graph
         return None
-    run = given.get(RUN_CONFIG_KEY)
-    inside = _NAMESPACE_SEPARATOR in (given.get("checkpoint_ns") or "")
-    return run if isinstance(run, AgentRun) and (include_nested or not inside) else None
+    run = configurable.get(RUN_CONFIG_KEY)
+    is_nested = _NAMESPACE_SEPARATOR in (configurable.get("checkpoint_ns") or "")
+    return run if isinstance(run, AgentRun) and (include_nested or not is_nested) else None
 
 
 def call_tool(run: AgentRun | None, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -189,33 +191,33 @@ async def acall_tool(run: AgentRun | None, request: Any, handler: Callable[[Any]
 
 
 def _guard_call(run: AgentRun, request: Any) -> _sync_async.Effects[Any]:
-    """Guard one tool call. Yield the request if the tool is to run; receive its result."""
+    """Return the result of a tool call. Yield the request if the tool must run; receive its result."""
     call = request.tool_call
     claim = run.claims.claim(call)
-    watched = ToolWrapper(run.claims, claim, call)
+    wrapper = ToolWrapper(run.claims, claim, call)
     if request.tool is None:  # another middleware provides the tool
-        if (known := watched.get_recorded_result()) is not None:
+        if (known := wrapper.get_recorded_result()) is not None:
             return known
     else:
-        request = request.override(tool=watched.wrap(request.tool))
-    if watched.has_returned:  # wrappers around the tool may still have to act
+        request = request.override(tool=wrapper.wrap(request.tool))
+    if wrapper.has_returned:  # the wrapped tool returns the recorded result to other middleware
         return (yield request)
     try:
         result = yield from run_with_read_retry(
             run.session, claim, request, _to_observation, control_exceptions=(GraphBubbleUp,)
         )
     except GraphBubbleUp:
-        if not watched.has_returned:
-            run.claims.mark_not_executed(claim, call)  # the tool only paused and will be called again
+        if not wrapper.has_returned:
+            run.claims.mark_not_executed(claim, call)  # an interrupt: LangGraph calls the tool again
         raise
-    except ToolTimeout as error:  # an exception would end the agent
+    except ToolTimeout as error:  # an exception would end the run
         return ToolMessage(content=str(error), tool_call_id=call["id"], name=call["name"], status="error")
-    watched.record_result(result)
+    wrapper.record_result(result)
     return result
 
 
 def _to_observation(result: Any) -> tuple[str, bool | None]:
-    """Return the text of a result and whether it is an error; a graph command is neither."""
+    """Return the text of a result and whether it is an error; a graph command has neither."""
     if not isinstance(result, ToolMessage):
         return "a command", False
     return result.text, True if result.status == "error" else None

@@ -1,4 +1,4 @@
-"""Registry of the middleware's runs: starts runs, finds them by state, and restores them after a restart."""
+"""Registry of the middleware's runs: start, look-up by state, and restoration in another process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 _MAX_RUNS = 1024
-"""Runs that one middleware keeps in memory; an older run is rebuilt from its messages."""
+"""Number of runs that one middleware keeps in memory; an older run is rebuilt from its messages."""
 
 
 class AgentRunRegistry:
@@ -60,9 +60,9 @@ class AgentRunRegistry:
         return run
 
     def register_tools(self, run: AgentRun, request: Any) -> None:
-        """Add new tools to the session, and the tools that produce structured output."""
+        """Add the new tools of a model request to the session, and those that produce structured output."""
         specs = [
-            _build_tool_spec(tool) for tool in request.tools if get_tool_name(tool) not in run.known_tools
+            build_tool_spec(tool) for tool in request.tools if get_tool_name(tool) not in run.known_tools
         ]
         if request.response_format is not run.response_format:
             run.response_format = request.response_format
@@ -72,7 +72,7 @@ class AgentRunRegistry:
             run.session.add_tools(specs)
 
     def get_or_restore(self, state: Mapping[str, Any]) -> AgentRun | None:
-        """Return the run of a tool call; restore it from the store if the process died during its tools."""
+        """Return the run of a tool call; restore it if another process began the turn."""
         run = self.get(state)
         if run is not None or self._guard.components.store is None or not state.get("agentguard_run"):
             return run
@@ -81,7 +81,7 @@ class AgentRunRegistry:
         return run
 
     def commit_new_turns(self, run: AgentRun, state: Mapping[str, Any]) -> list[AnyMessage]:
-        """Commit the turns that the session has not seen; return all messages."""
+        """Commit the turns that are not steps of the session yet; return all messages."""
         messages = list(state["messages"])
         for turn in run.branch.add_new_turns(messages, len(run.session)):
             run.session.commit(build_step(turn, agent=self.agent))
@@ -100,26 +100,28 @@ class AgentRunRegistry:
     def _create_run(
         self, run_id: str, messages: Sequence[AnyMessage], tools: Sequence[Any], system: Any
     ) -> AgentRun:
-        asked = [m for m in messages if isinstance(m, HumanMessage) and not is_guard_message(m)]
+        task_messages = [m for m in messages if isinstance(m, HumanMessage) and not is_guard_message(m)]
         meta = Trajectory(
             id=run_id,
             format="event_log",
-            task=asked[-1].text if asked else "",
+            task=task_messages[-1].text if task_messages else "",
             steps=(),
-            tools=tuple(_build_tool_spec(tool) for tool in tools),
+            tools=tuple(build_tool_spec(tool) for tool in tools),
             system_prompts={self.agent: system.text} if system is not None else {},
         )
-        # A run with answers before its first call here began in another process; the store may contain it.
-        said = messages[messages.index(asked[-1]) :] if asked else ()
-        begun = any(isinstance(message, AIMessage) or is_guard_message(message) for message in said)
-        resume = begun and self._guard.components.store is not None
+        # A run with responses before its first call in this process began in another one.
+        run_messages = messages[messages.index(task_messages[-1]) :] if task_messages else ()
+        has_begun = any(
+            isinstance(message, AIMessage) or is_guard_message(message) for message in run_messages
+        )
+        resume = has_begun and self._guard.components.store is not None
         run = AgentRun(self._guard.session(meta, MODEL_LOOP_CAPABILITIES, resume=resume))
         run.disabled_tools = list_disabled_tools(run.session)
         if resume:
-            known = [
+            known_steps = [
                 build_step(turn, agent=self.agent) for turn in split_turns(drop_incomplete_turn(messages))
             ]
-            discard_unknown_steps(run.session, known)
+            discard_unknown_steps(run.session, known_steps)
         run.branch.align_to_session(messages, len(run.session))
         return run
 
@@ -136,7 +138,8 @@ def build_output_specs(response_format: Any) -> list[ToolSpec]:
     return [ToolSpec(name=one.name, parameters=one.json_schema) for one in strategy.schema_specs]
 
 
-def _build_tool_spec(tool: Any) -> ToolSpec:
+def build_tool_spec(tool: Any) -> ToolSpec:
+    """Return the specification of a tool, or of a provider's own tool."""
     try:
         function = convert_to_openai_tool(tool)["function"]
     except (KeyError, TypeError, ValueError):  # a provider's own tool has at most a name

@@ -45,20 +45,20 @@ def build_plan_update(
         plan: the executed plan.
         failed_effects: effects whose undo failed.
     """
-    kept, fixed = messages, build_repaired_results(run, messages, plan)
+    remaining, repaired = messages, build_repaired_results(run, messages, plan)
     for action in plan.actions:
         if isinstance(action, Rewind):
-            kept = run.branch.truncate(messages, action.to_step)
+            remaining = run.branch.truncate(messages, action.to_step)
         elif isinstance(action, Restart):
-            kept = run.branch.truncate(messages, 0)
+            remaining = run.branch.truncate(messages, 0)
         elif isinstance(action, DisableTools):
             run.disabled_tools |= set(action.tools)
         elif isinstance(action, Stop):
             return _build_jump_to_end(action.reason)
-    said = build_guard_messages(run, plan, failed_effects)
-    if kept is messages:
-        return {"messages": [*fixed, *said]}
-    return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *kept, *said]}
+    guard_messages = build_guard_messages(run, plan, failed_effects)
+    if remaining is messages:
+        return {"messages": [*repaired, *guard_messages]}
+    return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *remaining, *guard_messages]}
 
 
 def build_end_update(run: AgentRun) -> dict[str, Any] | None:
@@ -67,14 +67,14 @@ def build_end_update(run: AgentRun) -> dict[str, Any] | None:
     return None if reason is None else _build_jump_to_end(reason)
 
 
-def build_stop_answer(run: AgentRun) -> AIMessage | None:
-    """Build the answer that replaces a rejected one if the guard has ended the run; otherwise None."""
+def build_stop_response(run: AgentRun) -> AIMessage | None:
+    """Build the response that replaces a rejected one; None unless the guard has ended the run."""
     reason = run.session.stop_reason
     return None if reason is None else build_stop_message(reason)
 
 
-def requests_new_answer(plan: RecoveryPlan) -> bool:
-    """Return whether a plan for an answer requests another answer."""
+def requests_new_response(plan: RecoveryPlan) -> bool:
+    """Return whether a plan rejects a response and requests another one."""
     return any(isinstance(action, Reject | Escalate) for action in plan.actions)
 
 
@@ -91,7 +91,7 @@ def build_guard_messages(
 def prepend_messages(messages: Sequence[HumanMessage], response: Any) -> Any:
     """Return the response with the guard's messages before it, so that later turns see them too.
 
-    Without them the agent would see the reason for a rejected answer only once.
+    Without them the model would get the reason for a rejection only once.
     """
     if not messages:
         return response
@@ -102,12 +102,12 @@ def prepend_messages(messages: Sequence[HumanMessage], response: Any) -> Any:
     return new if inner is response else replace(response, model_response=new)
 
 
-def parse_answer(response: Any, *, agent: str) -> Step | None:
-    """Convert the model's answer in a response to a step without results; None if there is no answer."""
+def parse_response(response: Any, *, agent: str) -> Step | None:
+    """Convert the model's message in a response to a step without results; None without such a message."""
     inner = getattr(response, "model_response", response)
     messages = getattr(inner, "result", None) or [inner]
-    answer = next((message for message in messages if isinstance(message, AIMessage)), None)
-    return None if answer is None else build_step([answer], agent=agent)
+    message = next((one for one in messages if isinstance(one, AIMessage)), None)
+    return None if message is None else build_step([message], agent=agent)
 
 
 def remove_disabled_tools(run: AgentRun, request: Any) -> Any:
@@ -130,14 +130,18 @@ def build_candidate_request(
         variant: variation of the request for this candidate.
         models: chat models by name; ``init_chat_model`` of LangChain creates others.
     """
-    made = request
+    candidate = request
     if variant.model:
-        made = made.override(model=models.get(variant.model) or _init_model(variant.model))
+        candidate = candidate.override(model=models.get(variant.model) or _init_model(variant.model))
     if variant.instruction:
-        made = made.override(messages=[*made.messages, build_guard_message(variant.instruction)])
+        candidate = candidate.override(
+            messages=[*candidate.messages, build_guard_message(variant.instruction)]
+        )
     if variant.temperature is not None:
-        made = made.override(model_settings={**made.model_settings, "temperature": variant.temperature})
-    return remove_disabled_tools(run, made)
+        candidate = candidate.override(
+            model_settings={**candidate.model_settings, "temperature": variant.temperature}
+        )
+    return remove_disabled_tools(run, candidate)
 
 
 def build_selected_response(choice: ResolvedTurn) -> Any:
@@ -159,17 +163,17 @@ def build_repaired_results(
     run: AgentRun, messages: Sequence[AnyMessage], plan: RecoveryPlan
 ) -> list[AnyMessage]:
     """Build the messages for repaired tool results; they replace the messages with the same IDs."""
-    made: list[AnyMessage] = []
+    results: list[AnyMessage] = []
     for action in plan.actions:
         if isinstance(action, Repair):
-            found = run.branch.find_result(messages, action.step, action.field)
+            found = run.branch.find_result(messages, action.step, action.index)
             if found is not None:
-                made.append(found.model_copy(update={"content": action.text, "status": "success"}))
-    return made
+                results.append(found.model_copy(update={"content": action.text, "status": "success"}))
+    return results
 
 
 def get_tool_name(tool: Any) -> str:
-    """Return the name of a tool, or of a provider's own tool given as a mapping."""
+    """Return the name of a tool, or of a provider's own tool in the form of a mapping."""
     if isinstance(tool, Mapping):
         return str(tool.get("name") or (tool.get("function") or {}).get("name", ""))
     return str(getattr(tool, "name", ""))

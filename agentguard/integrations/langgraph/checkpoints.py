@@ -1,4 +1,4 @@
-"""Access to the inputs and checkpoints of a graph."""
+"""Checkpoints and inputs of a graph: fork points, messages, task and answers."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class ForkPointSearch:
         """Return the checkpoint.
 
         Raises:
-            RecoveryError: the thread does not have it any more.
+            RecoveryError: the thread has no such checkpoint.
         """
         if self._found is None:
             raise RecoveryError(
-                f"langgraph: no checkpoint before step {self._step_count} is left on this thread, so the run "
-                "cannot be forked there; steps that ran with durability='exit' outside of the guard leave "
-                "none, and neither does a checkpointer that keeps the latest alone"
+                f"langgraph: this thread has no checkpoint before step {self._step_count}, so the run cannot "
+                "be forked there. Steps that ran with durability='exit' outside of the guard have no "
+                "checkpoint, and some checkpointers keep only the latest one"
             )
         return self._found
 
@@ -66,19 +66,19 @@ def get_messages(head: StateSnapshot) -> list[AnyMessage]:
 
 def read_messages(values: Any) -> list[AnyMessage]:
     """Return the messages in the values of a state."""
-    given = values.get("messages") if isinstance(values, Mapping) else getattr(values, "messages", None)
-    return list(given or ())
+    messages = values.get("messages") if isinstance(values, Mapping) else getattr(values, "messages", None)
+    return list(messages or ())
 
 
 def find_source_node(snapshot: StateSnapshot, graph_info: GraphInfo) -> str | None:
-    """Return the tool node that led to a boundary, as the source of messages added there.
+    """Return the tool node before a boundary, as the source node of messages added there.
 
-    LangGraph cannot infer it if calls are sent to tools one by one, as in ``create_agent``; it would choose
-    the model's node. The result of a call of an unknown tool comes from any tool node. Return None if the
-    last message is not a tool result; then LangGraph can infer it.
+    LangGraph cannot infer the node if calls are sent to tools one by one, as in ``create_agent``; it would
+    choose the model's node. For a call of an unknown tool, return any tool node. Return None if the last
+    message is not a tool result; then LangGraph can infer the node.
     """
-    said = [message for message in get_messages(snapshot) if not is_guard_message(message)]
-    last = said[-1] if said else None
+    messages = [message for message in get_messages(snapshot) if not is_guard_message(message)]
+    last = messages[-1] if messages else None
     if not isinstance(last, ToolMessage):
         return None
     return graph_info.tools.get(last.name or "") or next(iter(graph_info.tools.values()), None)
@@ -88,27 +88,30 @@ def get_task(input: Any) -> str | None:
     """Return the last user message of an input; None if there is no user message."""
     if input is None or isinstance(input, Command):
         return None
-    given = input.get("messages") if isinstance(input, Mapping) else getattr(input, "messages", None)
-    if not given:
+    value = input.get("messages") if isinstance(input, Mapping) else getattr(input, "messages", None)
+    if not value:
         return None
-    several = given if isinstance(given, list) else [given]
-    said = [
-        m for m in convert_to_messages(several) if isinstance(m, HumanMessage) and not is_guard_message(m)
-    ]
-    return said[-1].text if said else None
+    messages = convert_to_messages(value if isinstance(value, list) else [value])
+    prompts = [one for one in messages if isinstance(one, HumanMessage) and not is_guard_message(one)]
+    return prompts[-1].text if prompts else None
 
 
 def starts_run(input: Any) -> bool:
-    """Return whether an input begins a run, rather than resuming an interrupted one."""
+    """Return whether an input begins a run; False if it resumes an interrupted one."""
     return input is not None and not isinstance(input, Command)
 
 
 def get_answer(input: Any) -> str | None:
     """Return a person's answer to the guard, from a command that resumes the run."""
-    given = input.resume if isinstance(input, Command) else None
-    if isinstance(given, Mapping) and len(given) == 1:
-        given = next(iter(given.values()))
-    return None if given is None else str(given)
+    answer = input.resume if isinstance(input, Command) else None
+    if isinstance(answer, Mapping) and len(answer) == 1:
+        answer = next(iter(answer.values()))
+    return None if answer is None else str(answer)
+
+
+def select_latest(configurable: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a thread at its latest checkpoint."""
+    return {"configurable": {key: value for key, value in configurable.items() if key != "checkpoint_id"}}
 
 
 def _get_checkpoint_id(config: Mapping[str, Any] | None) -> str | None:

@@ -1,8 +1,8 @@
-"""Driver of one call of a guarded graph, segment by segment; shared by the sync and async methods.
+"""Driver of one call of a guarded graph, for the sync and async methods.
 
 The graph reports each turn boundary before the turn runs. The driver commits the turns before the boundary to
-the session. Only if the session has a plan, the driver pauses the graph there, forks or extends the state,
-and continues in a new segment.
+the session. If the session has a plan, the driver pauses the graph there, forks or extends the state, and
+continues in a new segment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentguard.errors import RecoveryError, RunStopped
 from agentguard.integrations.langchain.messages import build_guard_message, build_step, build_stop_message
 from agentguard.integrations.langchain.run import RUN_CONFIG_KEY, AgentRun
 from agentguard.integrations.langchain.state_updates import build_repaired_results
-from agentguard.integrations.langgraph.checkpoints import get_messages, read_messages
+from agentguard.integrations.langgraph.checkpoints import get_messages, read_messages, select_latest
 from agentguard.integrations.langgraph.graph_inspection import GraphInfo
 from agentguard.recover.actions import DisableTools, Escalate, Restart, Rewind
 from agentguard.recover.effect_store import Effect
@@ -34,12 +34,12 @@ RUN_ID_KEY = "agentguard_run"
 
 
 class GraphRun(AgentRun):
-    """Run that may be interrupted and resumed, so that it outlives a call."""
+    """Run of a graph; an interrupted run continues in a later call."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.pending_question: str | None = None
-        """Question of the guard's own interrupt to a person, until it is answered."""
+        """Unanswered question of the guard to a person; the value of the guard's interrupt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class GraphChange:
     Attributes:
         fork_step: fork at the boundary with this many steps; None keeps the current state.
         messages: messages to add.
-        is_stop: True if the run ends there.
+        is_stop: whether the run ends there.
     """
 
     fork_step: int | None = None
@@ -58,7 +58,7 @@ class GraphChange:
 
 
 class GraphDriver:
-    """Driver of one call.
+    """Driver of one call of a guarded graph.
 
     Args:
         run: the run that the call starts or resumes.
@@ -71,11 +71,11 @@ class GraphDriver:
 
     Attributes:
         input: input of the next segment.
-        is_finished: True if the call has ended.
-        is_closing: True if one segment is left, which only outputs the final state.
+        is_finished: whether the call has ended.
+        is_closing: whether the last segment remains, which only outputs the final state.
         options: options of the graph's ``invoke`` or ``stream``.
         segment_count: number of segments that have run.
-        is_forked: True if the next segment starts with another state than the last one ended with.
+        is_forked: whether the next segment starts with another state than the end of the last one.
     """
 
     def __init__(
@@ -108,29 +108,29 @@ class GraphDriver:
     @property
     def thread(self) -> dict[str, Any]:
         """Return the configuration of the thread at its latest checkpoint."""
-        given = self._config["configurable"]
-        return {"configurable": {key: value for key, value in given.items() if key != "checkpoint_id"}}
+        return select_latest(self._config["configurable"])
 
     def build_config(self) -> dict[str, Any]:
         """Return the configuration of the next segment; the recursion limit covers all segments together.
 
         Raises:
-            GraphRecursionError: the recursion limit is used up.
+            GraphRecursionError: the segments have reached the recursion limit.
         """
-        where = dict(self._config["configurable"] if self.segment_count == 0 else self.thread["configurable"])
-        made = {**self.add_run_id(self._config), "configurable": {**where, RUN_CONFIG_KEY: self.run}}
+        configurable = dict(
+            self._config["configurable"] if self.segment_count == 0 else self.thread["configurable"]
+        )
+        config = {**self.add_run_id(self._config), "configurable": {**configurable, RUN_CONFIG_KEY: self.run}}
         if self._recursion_limit is not None:
-            left = int(self._recursion_limit) - self._used_steps
-            if left < 1:
+            remaining = int(self._recursion_limit) - self._used_steps
+            if remaining < 1:
                 raise GraphRecursionError(
-                    f"Recursion limit of {self._recursion_limit} reached, "
-                    "the steps that rollbacks left counted with it"
+                    f"Recursion limit of {self._recursion_limit} reached, including rolled back steps"
                 )
-            made["recursion_limit"] = left
-        return made
+            config["recursion_limit"] = remaining
+        return config
 
     def add_run_id(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration with the run's ID in its metadata, for use by a new process."""
+        """Return the configuration with the run's ID in its metadata, for a process that resumes the run."""
         return {**config, "metadata": {**(config.get("metadata") or {}), RUN_ID_KEY: self.run.session.id}}
 
     def begin(self, head: StateSnapshot) -> None:
@@ -158,10 +158,8 @@ class GraphDriver:
     def complete_segment(self, head: StateSnapshot) -> _sync_async.Effects[RecoveryPlan | None]:
         """Handle the end of a segment; return a plan for `build_change` and `complete_change`.
 
-        Yield the effects that may take long.
-
         Raises:
-            RunStopped: the graph has ended, and the guard blocks its final output.
+            RunStopped: the graph has ended, and the guard rejects its final output.
         """
         step = (head.metadata or {}).get("step", -1)
         self._used_steps, self._last_step = self._used_steps + max(0, step - self._last_step), step
@@ -173,7 +171,7 @@ class GraphDriver:
             self._commit_new_turns(get_messages(head))
             plan = yield from end_session(self.run.session)
             if plan is not None and self.run.session.stop_reason is not None:
-                raise RunStopped(self.run.session.stop_reason)  # the final output is withheld
+                raise RunStopped(self.run.session.stop_reason)  # the final output is rejected
             self.is_finished = plan is None
             return plan
         self.is_finished = True
@@ -185,15 +183,15 @@ class GraphDriver:
     def build_change(
         self, plan: RecoveryPlan | None, failed_effects: Sequence[Effect], head: StateSnapshot
     ) -> GraphChange | None:
-        """Build the state change for a plan or a stopped session; None if nothing is to change."""
-        made = GraphChange()
+        """Build the state change for a plan or a stopped session; None if the state does not change."""
+        change = GraphChange()
         run = self.run
         for action in plan.actions if plan is not None else ():
             match action:
                 case Rewind(to_step=to_step):
-                    made.fork_step = max(to_step, run.branch.task_end)
+                    change.fork_step = max(to_step, run.branch.task_end)
                 case Restart():
-                    made.fork_step = run.branch.task_end
+                    change.fork_step = run.branch.task_end
                 case DisableTools(tools=tools):
                     run.disabled_tools |= set(tools)
                 case Escalate(question=question) if run.ask is None:
@@ -201,8 +199,8 @@ class GraphDriver:
                 case _:
                     pass
         if plan is not None:
-            made.messages += build_repaired_results(run, get_messages(head), plan)
-            made.messages += [
+            change.messages += build_repaired_results(run, get_messages(head), plan)
+            change.messages += [
                 build_guard_message(text)
                 for text in collect_messages(run.session, plan, failed_effects, ask_person=run.ask)
             ]
@@ -210,7 +208,7 @@ class GraphDriver:
             return GraphChange(
                 fork_step=None, messages=[build_stop_message(run.session.stop_reason)], is_stop=True
             )
-        return made if made.messages or made.fork_step is not None else None
+        return change if change.messages or change.fork_step is not None else None
 
     def build_answer_change(self, answer: str) -> GraphChange:
         """Build the state change for a person's answer to the guard's question."""
@@ -219,17 +217,17 @@ class GraphDriver:
         return GraphChange(messages=[build_guard_message(text)])
 
     def add_as_input(self, change: GraphChange, head: StateSnapshot) -> bool:
-        """Add a change to the input of a graph that has ended; return False if the state must be written."""
+        """Add a change to the next input if the graph has ended; return whether that was possible."""
         if head.next or change.fork_step is not None:
             return False
         self.input = {"messages": change.messages}
         return True
 
     def complete_change(self, head: StateSnapshot, change: GraphChange) -> None:
-        """Record the state that was written.
+        """Record that the caller has written a change to the state.
 
         Raises:
-            RecoveryError: the graph would not continue with a turn.
+            RecoveryError: the graph does not continue with a turn.
         """
         self._last_step = (head.metadata or {}).get("step", self._last_step)
         self.is_forked = change.fork_step is not None or change.is_stop
@@ -238,8 +236,8 @@ class GraphDriver:
             self.run.session.end()
         elif not head.next or not set(head.next) <= self._graph_info.turn_nodes:
             raise RecoveryError(
-                f"langgraph: after the correction the graph would continue with {list(head.next)}, not with "
-                "a turn; name the node that sends the correction: guard.langgraph(graph, as_node='...')"
+                f"langgraph: after the correction the graph continues with {list(head.next)}, not with a "
+                "turn; name the node that sends the correction: guard.langgraph(graph, as_node='...')"
             )
 
     def _commit_new_turns(self, messages: Sequence[AnyMessage]) -> None:
@@ -251,8 +249,8 @@ class GraphDriver:
         """Return whether the caller's interrupts pause the graph at a turn boundary."""
         if self._interrupt_before == ALL_NODES or set(self._interrupt_before) & next_nodes:
             return True
-        ran = bool(messages) and isinstance(messages[-1], ToolMessage)
-        return ran and (
+        has_run_tools = bool(messages) and isinstance(messages[-1], ToolMessage)
+        return has_run_tools and (
             self._interrupt_after == ALL_NODES
             or bool(set(self._interrupt_after) & set(self._graph_info.tools.values()))
         )

@@ -6,13 +6,13 @@
     app.invoke({"messages": [...]}, {"configurable": {"thread_id": "1"}})
 
 The graph reports each turn boundary in its stream. To roll back a turn, the guard pauses the graph at the
-boundary and forks the checkpoint before the turn by ``update_state`` with the correction. *All* channels of
+boundary and forks the checkpoint before the turn: ``update_state`` adds the correction. *All* channels of
 the state return to their values at that checkpoint. The abandoned branch stays in the thread's history.
 
-Side effects of tools outside the state remain. To prevent that a call is executed twice, the effect ledger
-must see the calls. Either build the graph's tool node by ``guard.langgraph_tools(tools)``, or list
-``guard.langchain()`` first among the middleware of ``create_agent``. The middleware can also reject answers
-before their tools run and disable tools, which is impossible from outside the graph.
+Side effects of tools outside the state remain. To execute each call once, the effect ledger needs the calls.
+Either build the graph's tool node with ``guard.langgraph_tools(tools)``, or list ``guard.langchain()`` first
+among the middleware of ``create_agent``. The middleware can also reject responses before their tools run, and
+disable tools, which is impossible from outside the graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ except ImportError as error:
     raise MissingExtra("LangGraph", "langchain") from error
 
 from agentguard.integrations.langchain.run import acall_tool, call_tool, get_current_run
-from agentguard.integrations.langgraph.checkpoints import ForkPointSearch, find_source_node
+from agentguard.integrations.langgraph.checkpoints import ForkPointSearch, find_source_node, select_latest
 from agentguard.integrations.langgraph.driver import GraphChange, GraphDriver, GraphRun
 from agentguard.integrations.langgraph.graph_inspection import UNGUARDED_METHODS, inspect_graph
 from agentguard.integrations.langgraph.stream_filter import ChunkFilter
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _GraphAccess:
-    """Functions that read and write a graph's checkpoints and undo effects, sync or async."""
+    """Functions that access a graph's checkpoints and undo effects, sync or async."""
 
     get_state: Callable[..., Any]
     update_state: Callable[..., Any]
@@ -61,19 +61,19 @@ class _GraphAccess:
 class GuardedGraph:
     """Compiled graph whose runs are guarded; other attributes are those of the graph.
 
-    One call with an input is one run. Calls that resume an interrupted run (with ``None`` or a ``Command``)
-    continue that run. Threads may run concurrently; calls on one thread must be sequential, as for any graph.
-    The graph must be the root graph. State inside subgraphs is not forked: a subgraph whose node comes after
-    the fork runs again as a whole.
+    - A call with an input starts a run. A call with ``None`` or a ``Command`` resumes the interrupted run.
+    - Threads may run concurrently; calls on one thread must be sequential, as for any graph.
+    - The graph must be the root graph.
+    - State inside subgraphs is not forked: a subgraph whose node follows the fork runs again as a whole.
 
     Args:
         guard: the guard whose rules apply; set by `Guard.langgraph`.
         graph: compiled graph with a checkpointer and a channel ``messages``.
         name: name of the agent in the trajectory.
-        turn_nodes: the nodes that begin a turn, if they are not those that follow the tools.
+        turn_nodes: names of the nodes that begin a turn; by default the nodes that follow the tools.
         as_node: source node of corrections, if LangGraph cannot infer it.
-        ask: called with a question when a person must decide. Without it the run is interrupted with the
-            question as the interrupt's value, and ``Command(resume=answer)`` resumes it.
+        ask: called with a question when a person must decide. Without it, the question is the value of an
+            interrupt, and ``Command(resume=answer)`` resumes the run.
         on_run: called with the session of each run when the run begins.
 
     Raises:
@@ -114,7 +114,7 @@ class GuardedGraph:
         if name == "graph" or name in UNGUARDED_METHODS:  # "graph" is missing in a copy under construction
             raise AttributeError(
                 f"a guarded graph has no {name!r}, which would run the graph without its guard; "
-                f"if that is meant: .graph.{name}"
+                f"use .graph.{name} to run it without the guard"
             )
         return getattr(self.graph, name)
 
@@ -124,7 +124,8 @@ class GuardedGraph:
         Raises:
             ConfigError: the configuration has no thread, or the call is made inside another graph.
             RecoveryError: the state cannot be forked at the required step.
-            GraphRecursionError: the recursion limit is used up; rolled back steps count too.
+            GraphRecursionError: the run has reached the recursion limit; rolled back steps count too.
+            RunStopped: the guard rejects the final output.
         """
         return self._invoker.invoke(input, config, **options)
 
@@ -133,50 +134,50 @@ class GuardedGraph:
         return await self._invoker.ainvoke(input, config, **options)
 
     def stream(self, input: Any, config: Mapping[str, Any] | None = None, **options: Any) -> Iterator[Any]:
-        """Run the graph's ``stream``, guarded; chunks of a branch that is rolled back later are not recalled.
+        """Run the graph's ``stream``, guarded; the chunks include those of turns that are rolled back later.
 
         Raises:
-            ConfigError, RecoveryError, GraphRecursionError: as for `invoke`.
+            ConfigError, RecoveryError, GraphRecursionError, RunStopped: as for `invoke`.
         """
-        drive = _sync_async.run_sync(
+        driver = _sync_async.run_sync(
             self._start_call(self._sync_access, input, config, options), _sync_async.call
         )
-        chunks = ChunkFilter(drive.options, self.graph.stream_mode)
-        while not drive.is_finished:
-            chunks.start_segment(is_first=drive.segment_count == 0, is_forked=drive.is_forked)
-            segment = self.graph.stream(drive.input, drive.build_config(), **chunks.options)
+        chunks = ChunkFilter(driver.options, self.graph.stream_mode)
+        while not driver.is_finished:
+            chunks.start_segment(is_first=driver.segment_count == 0, is_forked=driver.is_forked)
+            segment = self.graph.stream(driver.input, driver.build_config(), **chunks.options)
             with closing(segment):
                 for chunk in segment:
                     yield from chunks.filter(chunk)
                     checkpoint = chunks.get_checkpoint(chunk)
-                    if checkpoint is not None and drive.check_boundary(checkpoint):
+                    if checkpoint is not None and driver.check_boundary(checkpoint):
                         with suppress(StopIteration):
                             yield from chunks.filter(segment.throw(GraphInterrupt()))
-            _sync_async.run_sync(self._complete_segment(self._sync_access, drive), _sync_async.call)
-        yield from chunks.finish(drive.run.pending_question)
+            _sync_async.run_sync(self._complete_segment(self._sync_access, driver), _sync_async.call)
+        yield from chunks.finish(driver.run.pending_question)
 
     async def astream(
         self, input: Any, config: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[Any]:
         """Run like `stream`, asynchronously."""
-        drive = await _sync_async.run_async(
+        driver = await _sync_async.run_async(
             self._start_call(self._async_access, input, config, options), _sync_async.call
         )
-        chunks = ChunkFilter(drive.options, self.graph.stream_mode)
-        while not drive.is_finished:
-            chunks.start_segment(is_first=drive.segment_count == 0, is_forked=drive.is_forked)
-            segment = self.graph.astream(drive.input, drive.build_config(), **chunks.options)
+        chunks = ChunkFilter(driver.options, self.graph.stream_mode)
+        while not driver.is_finished:
+            chunks.start_segment(is_first=driver.segment_count == 0, is_forked=driver.is_forked)
+            segment = self.graph.astream(driver.input, driver.build_config(), **chunks.options)
             async with aclosing(segment):
                 async for chunk in segment:
                     for one in chunks.filter(chunk):
                         yield one
                     checkpoint = chunks.get_checkpoint(chunk)
-                    if checkpoint is not None and drive.check_boundary(checkpoint):
+                    if checkpoint is not None and driver.check_boundary(checkpoint):
                         with suppress(StopAsyncIteration):
                             for one in chunks.filter(await segment.athrow(GraphInterrupt())):
                                 yield one
-            await _sync_async.run_async(self._complete_segment(self._async_access, drive), _sync_async.call)
-        for one in chunks.finish(drive.run.pending_question):
+            await _sync_async.run_async(self._complete_segment(self._async_access, driver), _sync_async.call)
+        for one in chunks.finish(driver.run.pending_question):
             yield one
 
     def get_session(self, config: Mapping[str, Any]) -> Session | None:
@@ -188,16 +189,16 @@ class GuardedGraph:
         self, access: _GraphAccess, input: Any, config: Mapping[str, Any] | None, options: Mapping[str, Any]
     ) -> _sync_async.Effects[GraphDriver]:
         """Build the driver of a call; yield functions for the caller to call or to await."""
-        given, thread = _parse_config(config)
-        head = yield partial(access.get_state, _select_latest(given))
-        run, answer = self._runs.resolve(thread, input, given, head)
-        drive = self._build_driver(run, input, given, options)
-        drive.begin(head)
+        parsed_config, thread = _parse_config(config)
+        head = yield partial(access.get_state, select_latest(parsed_config["configurable"]))
+        run, answer = self._runs.resolve(thread, input, parsed_config, head)
+        driver = self._build_driver(run, input, parsed_config, options)
+        driver.begin(head)
         if answer is not None:
-            change = drive.build_answer_change(answer)
-            if not drive.add_as_input(change, head):
-                yield from self._write_change(access, drive, change, head)
-        return drive
+            change = driver.build_answer_change(answer)
+            if not driver.add_as_input(change, head):
+                yield from self._write_change(access, driver, change, head)
+        return driver
 
     def _complete_segment(self, access: _GraphAccess, driver: GraphDriver) -> _sync_async.Effects[None]:
         """Commit the turns of a segment and apply the resulting plan."""
@@ -214,15 +215,20 @@ class GuardedGraph:
     def _write_change(
         self, access: _GraphAccess, driver: GraphDriver, change: GraphChange, head: Any
     ) -> _sync_async.Effects[None]:
-        at = head
+        snapshot = head
         if change.fork_step is not None:
             point = ForkPointSearch(driver.run, self.info, change.fork_step, head)
             yield partial(access.find_fork_point, driver.thread, point)
-            at = point.snapshot
-        update, as_node = {"messages": change.messages}, self._as_node or find_source_node(at, self.info)
-        where = yield partial(access.update_state, driver.add_run_id(at.config), update, as_node=as_node)
+            snapshot = point.snapshot
+        update, as_node = (
+            {"messages": change.messages},
+            self._as_node or find_source_node(snapshot, self.info),
+        )
+        checkpoint_config = yield partial(
+            access.update_state, driver.add_run_id(snapshot.config), update, as_node=as_node
+        )
         if change.is_stop:
-            yield partial(access.update_state, where, None, as_node=END)
+            yield partial(access.update_state, checkpoint_config, None, as_node=END)
         driver.complete_change((yield partial(access.get_state, driver.thread)), change)
 
     def _find_fork_point(self, thread: Any, search: ForkPointSearch) -> None:
@@ -253,7 +259,7 @@ def build_tool_node(guard: Guard, tools: Sequence[Any], **options: Any) -> ToolN
     """Build a tool node whose calls use the effect ledger of the guarded run, so each effect happens once.
 
     Args:
-        guard: unused; a run finds its guard by itself.
+        guard: not used; a call uses the guard of its run.
         tools: as for ``ToolNode``.
         options: further arguments of ``ToolNode``.
 
@@ -262,7 +268,9 @@ def build_tool_node(guard: Guard, tools: Sequence[Any], **options: Any) -> ToolN
     """
     del guard
     if {"wrap_tool_call", "awrap_tool_call"} & set(options):
-        raise ConfigError("langgraph_tools: wraps the calls itself: remove wrap_tool_call")
+        raise ConfigError(
+            "langgraph_tools: the guard wraps the calls: remove wrap_tool_call and awrap_tool_call"
+        )
     return ToolNode(tools, wrap_tool_call=_call_tool, awrap_tool_call=_acall_tool, **options)
 
 
@@ -276,22 +284,14 @@ async def _acall_tool(request: Any, handler: Callable[[Any], Any]) -> Any:
 
 def _parse_config(config: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
     """Return the configuration and its thread. Raises ConfigError if the graph cannot be forked."""
-    given = dict(config or {})
-    configurable = dict(given.get("configurable") or {})
-    around = ensure_config().get("configurable") or {}
-    if configurable.get("checkpoint_ns") or around.get("checkpoint_ns"):
+    parsed_config = dict(config or {})
+    configurable = dict(parsed_config.get("configurable") or {})
+    outer_configurable = ensure_config().get("configurable") or {}
+    if configurable.get("checkpoint_ns") or outer_configurable.get("checkpoint_ns"):
         raise ConfigError(
-            "langgraph: a guarded graph runs at the root; inside of another graph its checkpoints cannot be "
-            "forked. Guard the outer graph, or give the inner agent the middleware guard.langchain()"
+            "langgraph: a guarded graph must be the root graph; its checkpoints inside another graph cannot "
+            "be forked. Guard the outer graph, or add the middleware guard.langchain() to the inner agent"
         )
     if configurable.get("thread_id") is None:
-        raise ConfigError("langgraph: the config names no thread: {'configurable': {'thread_id': ...}}")
-    return {**given, "configurable": configurable}, str(configurable["thread_id"])
-
-
-def _select_latest(config: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in config["configurable"].items() if key != "checkpoint_id"}
-    return {"configurable": kept}
-
-
-__all__ = ["GuardedGraph", "build_tool_node"]
+        raise ConfigError("langgraph: the config has no thread: {'configurable': {'thread_id': ...}}")
+    return {**parsed_config, "configurable": configurable}, str(configurable["thread_id"])

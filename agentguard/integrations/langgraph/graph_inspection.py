@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.constants import END
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 
 from agentguard.errors import ConfigError
+from agentguard.integrations.langchain.run_registry import build_tool_spec
 from agentguard.trajectory.model import ToolSpec
 
 _MODEL_NODES = frozenset({"model", "agent", "call_model", "llm", "chatbot"})
@@ -58,7 +57,7 @@ class GraphInfo:
         turn_nodes: nodes that begin a turn. The run pauses before them, and forks start there.
         tools: tool nodes by tool name.
         specs: specifications of the tools.
-        has_middleware: True if the agent also has the guard's middleware.
+        has_middleware: whether the agent also has the guard's middleware.
     """
 
     turn_nodes: frozenset[str]
@@ -71,8 +70,8 @@ def inspect_graph(graph: Any, turn_nodes: str | Iterable[str] | None = None) -> 
     """Inspect a compiled graph.
 
     Args:
-        graph: a compiled state graph, for example from ``create_agent``.
-        turn_nodes: the nodes that begin a turn; by default those that follow the tools.
+        graph: compiled state graph, for example from ``create_agent``.
+        turn_nodes: names of the nodes that begin a turn; by default the nodes that follow the tools.
 
     Raises:
         ConfigError: the graph cannot be guarded; the message gives the reason and the remedy.
@@ -81,30 +80,31 @@ def inspect_graph(graph: Any, turn_nodes: str | Iterable[str] | None = None) -> 
         raise ConfigError(f"langgraph: expected a compiled state graph, found {type(graph).__name__}")
     if not graph.checkpointer or graph.checkpointer is True:
         raise ConfigError(
-            "langgraph: the graph has no own checkpointer, so there is nothing to fork; "
+            "langgraph: the graph has no checkpointer of its own, so it cannot be forked; "
             "compile it with checkpointer=InMemorySaver() or a saver on disk"
         )
     if "messages" not in graph.channels:
         raise ConfigError("langgraph: the graph's state has no channel 'messages'")
     nodes = graph.builder.nodes
-    found = {name: spec.runnable for name, spec in nodes.items() if isinstance(spec.runnable, ToolNode)}
-    named = (
+    tool_nodes = {name: spec.runnable for name, spec in nodes.items() if isinstance(spec.runnable, ToolNode)}
+    turn_node_names = (
         {turn_nodes}
         if isinstance(turn_nodes, str)
-        else set(turn_nodes or _find_turn_nodes(graph, set(found)))
+        else set(turn_nodes or _find_turn_nodes(graph, set(tool_nodes)))
     )
-    if unknown := named - set(nodes):
-        raise ConfigError(f"langgraph: there is no node {sorted(unknown)}; there are {sorted(nodes)}")
-    if not named:
+    if unknown := turn_node_names - set(nodes):
+        raise ConfigError(f"langgraph: unknown nodes {sorted(unknown)}; there are: {sorted(nodes)}")
+    if not turn_node_names:
         raise ConfigError(
-            "langgraph: cannot tell which node begins a turn; name it: guard.langgraph(graph, before='...'), "
+            "langgraph: the node that begins a turn is unknown; name it: "
+            "guard.langgraph(graph, turn_nodes='...'), "
             f"one of {sorted(nodes)}"
         )
-    tools = [tool for node in found.values() for tool in node.tools_by_name.values()]
+    tools = [tool for node in tool_nodes.values() for tool in node.tools_by_name.values()]
     return GraphInfo(
-        turn_nodes=frozenset(named),
-        tools={tool: node for node in found for tool in found[node].tools_by_name},
-        specs=tuple(_build_tool_spec(tool) for tool in tools),
+        turn_nodes=frozenset(turn_node_names),
+        tools={tool: node for node in tool_nodes for tool in tool_nodes[node].tools_by_name},
+        specs=tuple(build_tool_spec(tool) for tool in tools),
         has_middleware=MIDDLEWARE_NODE in nodes,
     )
 
@@ -112,18 +112,9 @@ def inspect_graph(graph: Any, turn_nodes: str | Iterable[str] | None = None) -> 
 def _find_turn_nodes(graph: Any, tools: set[str]) -> set[str]:
     """Return the nodes that follow the tools, without those that end a run; otherwise the model's node."""
     builder = graph.builder
-    after = {b for a, b in builder.edges if a in tools}
+    followers = {b for a, b in builder.edges if a in tools}
     for name in tools:
         for branch in builder.branches.get(name, {}).values():
-            after |= set((branch.ends or {}).values())
-    after = {name for name in after - tools - {END} if not name.endswith(".after_agent")}
-    return after or set(builder.nodes) & _MODEL_NODES
-
-
-def _build_tool_spec(tool: BaseTool) -> ToolSpec:
-    function = convert_to_openai_tool(tool)["function"]
-    return ToolSpec(
-        name=function["name"],
-        description=function.get("description") or "",
-        parameters=function.get("parameters") or {},
-    )
+            followers |= set((branch.ends or {}).values())
+    followers = {name for name in followers - tools - {END} if not name.endswith(".after_agent")}
+    return followers or set(builder.nodes) & _MODEL_NODES

@@ -1,4 +1,4 @@
-"""Streaming of a guarded graph: the graph's own chunks, without traces of the guard's pauses."""
+"""Filter for the stream of a guarded graph: the graph's chunks, without traces of the guard's pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERRUPT_KEY = "__interrupt__"
 
 
 class ChunkFilter:
-    """Filter for chunks that the caller did not request, or that show a pause of the guard.
+    """Filter that removes chunks of other stream modes than the caller's, and chunks of the guard's pauses.
 
     The guard adds the stream mode ``checkpoints``, which reports each turn boundary before its turn runs.
 
@@ -47,12 +47,12 @@ class ChunkFilter:
         return payload if mode == CHECKPOINT_MODE and not namespace else None
 
     def filter(self, chunk: Any) -> Iterator[Any]:
-        """Yield the chunk in the caller's form, unless it shows a pause or was not requested."""
+        """Yield the chunk in the caller's form; yield nothing if the caller must not get it."""
         mode, namespace, payload = self._parse_chunk(chunk)
         if mode not in self._modes:
             return
         if not namespace and mode == "updates" and payload == {INTERRUPT_KEY: ()}:
-            self._pause_chunk = chunk  # sent at the end if the call ends at this pause
+            self._pause_chunk = chunk  # `finish` yields it if the call ends here
             return
         if not namespace and mode == "values":
             self._last_values = payload
@@ -62,7 +62,7 @@ class ChunkFilter:
         yield self._format_chunk(chunk)
 
     def finish(self, question: str | None) -> Iterator[Any]:
-        """Yield the last chunk: the caller's pause, or the guard's question in the form of an interrupt."""
+        """Yield the last chunk, if any: the caller's pause, or the guard's question as an interrupt."""
         if question is not None:
             yield self._build_question_chunk((build_interrupt(question),))
         elif self._pause_chunk is not None:
@@ -85,12 +85,12 @@ class ChunkFilter:
         return (chunk[1], chunk[0], chunk[2]) if self._has_subgraphs else (chunk[0], (), chunk[1])
 
     def _format_chunk(self, chunk: Any) -> Any:
-        """Return a chunk of a list of modes in the form of the caller's modes."""
+        """Return a chunk in the form of the caller's stream modes: with its mode only if they are a list."""
         if self._is_typed or self._has_modes:
             return chunk
         return (chunk[0], chunk[2]) if self._has_subgraphs else chunk[1]
 
 
 def build_interrupt(question: str) -> Interrupt:
-    """Build the guard's own interrupt."""
+    """Build an interrupt of the guard with a question as its value."""
     return Interrupt(value=question, id=uuid.uuid4().hex)

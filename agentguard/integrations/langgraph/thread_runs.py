@@ -1,4 +1,4 @@
-"""Registry of the latest run of each thread: assigns a call to a new run or to an interrupted one."""
+"""Registry of the latest run of each thread; it assigns a call to a new run or to an interrupted one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 _MAX_THREADS = 1024
-"""Threads whose latest run is kept in memory; the run of another thread is rebuilt from its state."""
+"""Number of threads with a run in memory; the run of another thread is rebuilt from its state."""
 
 
 class ThreadRuns:
-    """Latest run of each thread.
+    """Registry of the latest run of each thread; thread-safe.
 
     Args:
         guard: the guard whose rules apply.
@@ -56,32 +56,32 @@ class ThreadRuns:
     def resolve(
         self, thread: str, input: Any, config: Mapping[str, Any], head: Any
     ) -> tuple[GraphRun, str | None]:
-        """Return the run of a call, and a person's answer to the guard's question, if any."""
-        known = self.get_latest(thread)
-        earlier = "checkpoint_id" in config["configurable"]  # the caller chose an earlier checkpoint
-        if known is not None and not (starts_run(input) or earlier or known.session.has_ended):
-            answer = get_answer(input) if known.pending_question is not None else None
-            return known, answer
+        """Return the run of a call, and a person's answer to the guard's question or None."""
+        latest = self.get_latest(thread)
+        is_earlier = "checkpoint_id" in config["configurable"]  # the caller chose an is_earlier checkpoint
+        if latest is not None and not (starts_run(input) or is_earlier or latest.session.has_ended):
+            answer = get_answer(input) if latest.pending_question is not None else None
+            return latest, answer
         task = get_task(input)
         if task is None:
             task = get_task({"messages": get_messages(head)}) or ""
-        kept = (head.metadata or {}).get(RUN_ID_KEY)
+        stored_run_id = (head.metadata or {}).get(RUN_ID_KEY)
         if (
             starts_run(input)
-            or earlier
+            or is_earlier
             or not head.next
-            or kept is None
+            or stored_run_id is None
             or self._guard.components.store is None
         ):
             return self._start_run(thread, task), None
-        run = self._start_run(thread, task, run_id=kept)  # interrupted in another process
-        said = get_messages(head)
+        run = self._start_run(thread, task, run_id=stored_run_id)  # interrupted in another process
+        messages = get_messages(head)
         discard_unknown_steps(
             run.session,
-            [build_step(turn, agent=self._agent) for turn in split_turns(drop_incomplete_turn(said))],
+            [build_step(turn, agent=self._agent) for turn in split_turns(drop_incomplete_turn(messages))],
         )
-        run.branch.align_to_session(said, len(run.session))
-        for turn in run.branch.add_new_turns(drop_incomplete_turn(said), len(run.session)):
+        run.branch.align_to_session(messages, len(run.session))
+        for turn in run.branch.add_new_turns(drop_incomplete_turn(messages), len(run.session)):
             run.session.commit(build_step(turn, agent=self._agent))
         return run, None
 
@@ -94,19 +94,19 @@ class ThreadRuns:
             steps=(),
             tools=self._graph_info.specs,
         )
-        inside = self._graph_info.has_middleware
-        can = Capabilities(
+        has_middleware = self._graph_info.has_middleware
+        capabilities = Capabilities(
             fork=True,
             compensate=True,
             restart=True,
-            reject=inside,
-            disable_tools=inside,
-            repair=inside,
-            sample=inside,
-            # The middleware cannot interrupt the graph, so only `ask` can put its questions to a person.
-            escalate=self._ask is not None or not inside,
+            reject=has_middleware,
+            disable_tools=has_middleware,
+            repair=has_middleware,
+            sample=has_middleware,
+            # The middleware cannot interrupt the graph, so its questions need `ask`.
+            escalate=self._ask is not None or not has_middleware,
         )
-        run = GraphRun(self._guard.session(meta, can, resume=run_id is not None))
+        run = GraphRun(self._guard.session(meta, capabilities, resume=run_id is not None))
         run.ask, run.disabled_tools = self._ask, list_disabled_tools(run.session)
         if self._on_run is not None:
             self._on_run(run.session)

@@ -1,4 +1,4 @@
-"""Guarded run of a custom agent loop, with two calls per turn.
+"""Guarded run of a custom agent loop.
 
 ::
 
@@ -6,9 +6,9 @@
         while not run.done:
             run.tools(run.model(call_llm))
 
-``call_llm(messages)`` or ``call_llm(messages, tools)`` gets messages in the format of the chat API (and the
-enabled tools). It returns an assistant message, a completion or plain text. An asynchronous loop uses
-``await run.amodel(...)`` and ``await run.atools(...)`` instead.
+``call_llm(messages)`` or ``call_llm(messages, tools)`` receives messages, and the definitions of the enabled
+tools, in the format of the chat API. It returns an assistant message, a completion or plain text. An
+asynchronous loop uses ``await run.amodel(...)`` and ``await run.atools(...)``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from agentguard.recover.effect_store import Effect, EffectStore
 from agentguard.recover.plan import Recovery, RecoveryPlan
 from agentguard.recover.snapshots.manager import SnapshotOptions
 from agentguard.runtime.resumption import get_restart_note, list_disabled_tools
-from agentguard.runtime.session import ResolvedTurn, end_session, resolve_turn
+from agentguard.runtime.session import MAX_REJECTIONS, ResolvedTurn, end_session, resolve_turn
 from agentguard.runtime.tool_execution import aundo_effects, undo_effects
 from agentguard.trajectory.event_log.recorder import RunRecorder
 from agentguard.trajectory.model import Observation, Source, Step, Trajectory
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 
 ModelFunction = Callable[..., Any]
+"""Function that calls a model; see the docstring of this module."""
 
 
 class ModelFunctions:
@@ -76,7 +77,9 @@ class ModelFunctions:
         self._functions = dict(functions or {})
         if missing := required_names - set(self._functions):
             names = ", ".join(sorted(missing))
-            raise ConfigError(f"run: the policy asks the model {names}: give models={{name: function}}")
+            raise ConfigError(
+                f"run: the policy uses the models {names}: add them to models={{name: function}}"
+            )
 
     def build_request(
         self,
@@ -90,41 +93,37 @@ class ModelFunctions:
         Args:
             function: the agent's own model.
             messages: messages for the model.
-            tools: enabled tools, passed if the function takes two arguments.
-            variant: variation of the request for a candidate. Its temperature is passed if the function has
-                a parameter ``temperature``.
+            tools: definitions of the enabled tools, for a function with two parameters.
+            variant: variation of the request for a candidate. The function gets its temperature if it has a
+                parameter ``temperature``.
         """
-        how = variant or SampleVariant()
-        chosen = self._functions[how.model] if how.model else function
-        taken = _list_parameters(chosen)
-        given: list[Any] = [
-            [*messages, *([{"role": "user", "content": how.instruction}] if how.instruction else ())]
-        ]
-        if len([name for name in taken if name != "temperature"]) > 1:
-            given.append(tools)
-        warm = how.temperature is not None and "temperature" in taken
-        return partial(chosen, *given, **({"temperature": how.temperature} if warm else {}))
+        variant = variant or SampleVariant()
+        model_function = self._functions[variant.model] if variant.model else function
+        parameters = _list_parameters(model_function)
+        instruction = [{"role": "user", "content": variant.instruction}] if variant.instruction else []
+        args: list[Any] = [[*messages, *instruction]]
+        if len([name for name in parameters if name != "temperature"]) > 1:
+            args.append(tools)
+        if variant.temperature is None or "temperature" not in parameters:
+            return partial(model_function, *args)
+        return partial(model_function, *args, temperature=variant.temperature)
 
 
-def parse_answer(answer: Any) -> Step:
+def parse_response(response: Any) -> Step:
     """Convert the return value of a model function to a step without tool results."""
-    return build_step(build_assistant_message(answer))
+    return build_step(build_assistant_message(response))
 
 
 def _list_parameters(function: ModelFunction) -> list[str]:
-    """Return the names of a function's parameters; a single name if they are unknown."""
+    """Return the names of a function's parameters; ``messages`` if the function has no signature."""
     try:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return ["messages"]
 
 
-MAX_REJECTIONS = 10
-"""Consecutive rejections of one turn. After that the answer is accepted, since a budget may be unlimited."""
-
-
 class LoopRun:
-    """One guarded run of a loop; a context manager.
+    """Guarded run of a loop; a context manager.
 
     Args:
         guard: the guard of the run; set by `Guard.run`.
@@ -140,14 +139,17 @@ class LoopRun:
         models: further models by name, for alternates and votes; each is a function as for `model`.
         effect_store: store of the effects; in memory by default.
         recorder: recorder of the steps; in memory by default.
-        resume: resume the run with this ``id`` if the guard's store has it. It continues after its last
-            complete turn. With ``restore``, it restores the latest saved state and continues from there.
-        tags: labels for finding the run in a list of runs.
+        resume: resume the run with this ``id`` if the guard's store has it. The run continues after its last
+            complete turn or, with ``restore``, from the latest saved state of the environment.
+        tags: labels of the run in the store.
 
     Attributes:
         session: the session: findings, recoveries, the recorded trajectory.
-        done: True if the run has ended: its end was accepted, or the guard stopped it.
-        answer: the agent's last text.
+        done: whether the run has ended, because the guard accepted its end or stopped it.
+        answer: the agent's last text; empty if the guard stopped the run at a rejected answer.
+
+    Raises:
+        ConfigError: the arguments contradict each other or the policy.
     """
 
     def __init__(
@@ -179,8 +181,10 @@ class LoopRun:
             system_prompts={"": system} if system else {},
             extra={"tags": list(tags)} if tags else {},
         )
-        can = replace(MODEL_LOOP_CAPABILITIES, fork=save is not None, escalate=ask is not None)
-        self.session = guard.session(meta, can, effect_store=effect_store, recorder=recorder, resume=resume)
+        capabilities = replace(MODEL_LOOP_CAPABILITIES, fork=save is not None, escalate=ask is not None)
+        self.session = guard.session(
+            meta, capabilities, effect_store=effect_store, recorder=recorder, resume=resume
+        )
         self._model_functions = ModelFunctions(models, self.session.config.planner.models)
         self.branch = ChatBranch()
         self.done, self.answer = False, ""
@@ -210,10 +214,10 @@ class LoopRun:
         return tuple(self.session.recoveries)
 
     def model(self, call: Callable[..., Any]) -> Step | None:
-        """Call the model for the next turn; repeat the call while the guard rejects the answer.
+        """Call the model for the next turn; repeat the call while the guard rejects the response.
 
         Returns:
-            The turn, to be passed to `tools`; None if the run was stopped.
+            The turn, which is the argument of `tools`; None if the guard stopped the run.
         """
         return _sync_async.run_sync(self._request_turn(call, undo_effects), _sync_async.call)
 
@@ -224,7 +228,7 @@ class LoopRun:
     def tools(self, turn: Step | None) -> None:
         """Execute the calls of a turn, each effect once; a turn without calls ends the run if accepted.
 
-        An exception of a tool becomes an observation for the agent with ``is_error`` set.
+        An exception of a tool becomes an observation with ``is_error`` for the agent.
         """
         if turn is not None and not self.done:
             _sync_async.run_sync(self._execute_turn(turn, execute_calls, undo_effects), _sync_async.call)
@@ -243,7 +247,7 @@ class LoopRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.session.end()  # a second call has no effect
+            self.session.end()  # without effect if the run has already ended
             self._snapshots.close()
             self.done = True
 
@@ -253,13 +257,13 @@ class LoopRun:
             raise RunStopped(self.session.stop_reason)
 
     def _add_task(self, note: str) -> None:
-        """Add the system prompt, unless the session has steps already, and the task."""
+        """Add the task; before the first step, also the system prompt."""
         if self._system and not len(self.session):
             self._add_message({"role": "system", "content": self._system})
         self._add_message({"role": "user", "content": f"{self._task}\n\n{note}" if note else self._task})
 
     def _resume(self) -> None:
-        """Rebuild the conversation from the stored steps; start it if there are no steps."""
+        """Rebuild the conversation from the stored steps; without steps, start it with the task."""
         if len(self.session) and not self.session.has_ended:
             self._snapshots.resume()
         steps = self.session.run.steps
@@ -294,9 +298,9 @@ class LoopRun:
             if self.done:
                 return None
             self._snapshots.save_if_due()
-            answer = yield self._build_request(function)
+            response = yield self._build_request(function)
             choice = yield from resolve_turn(
-                self.session, answer, parse_answer, partial(self._build_request, function)
+                self.session, response, parse_response, partial(self._build_request, function)
             )
             if self._accept_choice(choice):
                 break
@@ -305,9 +309,9 @@ class LoopRun:
     def _execute_turn(
         self, turn: Step, execute_calls: Callable[..., Any], undo: Callable[..., Any]
     ) -> _sync_async.Effects[None]:
-        """Execute a turn, and end the run after a turn without calls; yield as `_request_turn`."""
-        seen = yield partial(execute_calls, self.session, self._tool_functions, turn.tool_calls)
-        self._commit_turn(turn, seen)
+        """Execute a turn; end the run after a turn without calls. Yield functions like `_request_turn`."""
+        observations = yield partial(execute_calls, self.session, self._tool_functions, turn.tool_calls)
+        self._commit_turn(turn, observations)
         if not turn.tool_calls:
             plan = yield from end_session(self.session)
             if plan is not None:
@@ -319,41 +323,41 @@ class LoopRun:
                 self._snapshots.close()
 
     def _accept_choice(self, choice: ResolvedTurn) -> bool:
-        """Take the selected response as the next turn; return False if it was rejected."""
+        """Use the selected response as the next turn; return False if the guard rejects it."""
         message = build_assistant_message(choice.response)
-        self._answer_message = apply_repaired_turn(message, choice.turn) if choice.is_repaired else message
-        self._turn = build_step(self._answer_message) if choice.is_repaired else choice.turn
+        self._response_message = apply_repaired_turn(message, choice.turn) if choice.is_repaired else message
+        self._turn = build_step(self._response_message) if choice.is_repaired else choice.turn
         if choice.plan is not None:
             self._apply_plan(choice.plan, ())
         return choice.plan is None
 
     def _commit_turn(self, turn: Step, observations: Sequence[Observation]) -> None:
-        answers = (
+        results = (
             build_tool_message(call, one.content)
             for call, one in zip(turn.tool_calls, observations, strict=True)
         )
-        self.branch.add_step(self._answer_message, *answers)
+        self.branch.add_step(self._response_message, *results)
         self.answer = turn.content or self.answer
         self.session.commit(replace(turn, observations=tuple(observations)))
         self.done = self.session.stop_reason is not None
 
     def _apply_plan(self, plan: RecoveryPlan, failed_effects: Sequence[Effect]) -> None:
-        """Apply to messages, tools and environment a plan that the session has executed."""
+        """Apply a plan that the session has executed to messages, tools and environment."""
         for action in plan.actions:
             match action:
                 case Rewind(to_step=to_step, by=by):
                     self.branch.truncate(to_step)
                     self._snapshots.roll_back(to_step, by)
-                case Restart(note=added):
+                case Restart(note=note):
                     self.branch.truncate(0)
                     self._snapshots.restore_first()
-                    self._add_task(added)
+                    self._add_task(note)
                 case SendMessage(text=text):
                     self.branch.add_guard_message(text)
                 case DisableTools(tools=tools):
                     self._disabled_tools |= set(tools)
-                case Repair(step=step, field=field, text=text):
-                    self.branch.replace_result(step, int(field.partition("[")[2].rstrip("]")), text)
+                case Repair(step=step, text=text):
+                    self.branch.replace_result(step, action.index, text)
                     self._snapshots.discard_from_current()
                 case Escalate(question=question) if self._ask is not None:
                     self.branch.add_guard_message(self.session.record_person_answer(self._ask(question)))

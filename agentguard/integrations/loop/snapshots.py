@@ -1,4 +1,4 @@
-"""Snapshots of the environment that a loop's tools act on: saved at boundaries, restored by rollbacks."""
+"""Snapshots of the environment of a loop's tools, saved at turn boundaries and restored by rollbacks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class EnvironmentSnapshots:
-    """Snapshots of one run; without a save function all methods do nothing.
+    """Snapshots of one run; without a save function the methods do nothing.
 
     Args:
         session: session of the run; its forks go to boundaries with a snapshot.
         save, restore: the caller's functions, both or neither.
         options: frequency and format of the snapshots.
-        store: store to which snapshots are written asynchronously.
+        store: store that receives the snapshots asynchronously.
 
     Raises:
-        ConfigError: only one of the two functions is given, or an option is out of range.
+        ConfigError: one of the two functions is missing, or an option is out of range.
     """
 
     def __init__(
@@ -61,16 +61,20 @@ class EnvironmentSnapshots:
         manager, session = self._snapshot_manager, self._session
         if manager is None:
             return
-        first = not manager.restorable_steps
+        is_first = not manager.restorable_steps
         try:
             manager.save_if_due(len(session), forks=session.recorder.branch_count)
         except Exception as error:  # the caller's own function may raise anything
-            if first:
+            if is_first:
                 raise
             session.record_failure(error)
 
     def roll_back(self, to_step: int, method: Literal["truncate", "fork"]) -> None:
-        """Restore the state after a fork; after a truncation mark it stale. Raises RecoveryError."""
+        """Restore the saved state for a fork; for a truncation, mark later snapshots as stale.
+
+        Raises:
+            RecoveryError: the state of the step cannot be restored.
+        """
         if self._snapshot_manager is None:
             return
         if method == "fork":
@@ -83,10 +87,10 @@ class EnvironmentSnapshots:
         if self._snapshot_manager is not None and not self._snapshot_manager.restore_first(
             forks=self._session.recorder.branch_count
         ):
-            self._session.record_failure(RecoveryError("the first state is not available"))
+            self._session.record_failure(RecoveryError("the first snapshot is missing"))
 
     def discard_from_current(self) -> None:
-        """Mark snapshots from the current step on as stale: the branch has changed, the state has not."""
+        """Mark snapshots from the current step on as stale, after a change of the branch alone."""
         if self._snapshot_manager is not None:
             self._snapshot_manager.mark_stale(len(self._session))
 
@@ -101,11 +105,11 @@ class EnvironmentSnapshots:
         if self._snapshot_manager is None:
             return
         run = self._session.run
-        at = self._snapshot_manager.restore_latest(run)
-        if at is None:
-            at = next((step.index for step in run.steps if step.source is Source.AGENT), len(run.steps))
-        if at < len(run.steps):
-            rewind_to_saved_state(self._session, at)
+        to_step = self._snapshot_manager.restore_latest(run)
+        if to_step is None:
+            to_step = next((step.index for step in run.steps if step.source is Source.AGENT), len(run.steps))
+        if to_step < len(run.steps):
+            rewind_to_saved_state(self._session, to_step)
 
     def close(self) -> None:
         """Delete the snapshots at the end of the run."""

@@ -16,31 +16,31 @@ from agentguard.trajectory.model import Observation, ToolCall, ToolSpec
 
 
 class ToolNotCallable(AgentGuardError):
-    """Call of an unknown tool, or with arguments that do not fit. Nothing was executed."""
+    """Error of a call of an unknown tool, or with invalid arguments; no function was called."""
 
     code = "cannot_call"
 
 
 class ToolFunctions:
-    """Functions by name.
+    """Tools of a loop: functions by name, with their specifications.
 
     Args:
-        functions: the functions, named by themselves or by the mapping's keys.
+        functions: the functions; the keys of a mapping are their names.
 
     Raises:
         ConfigError: two functions have the same name, or one has no name or signature.
     """
 
     def __init__(self, functions: Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]) -> None:
-        named = (
+        functions_by_name = (
             functions.items()
             if isinstance(functions, Mapping)
             else [(_get_function_name(f), f) for f in functions]
         )
         self._functions: dict[str, Callable[..., Any]] = {}
-        for name, function in named:
+        for name, function in functions_by_name:
             if name in self._functions:
-                raise ConfigError(f"tools: the name occurs twice: {name!r}")
+                raise ConfigError(f"tools: two functions have the name {name!r}")
             self._functions[name] = function
         self.specs = tuple(_build_tool_spec(name, function) for name, function in self._functions.items())
 
@@ -60,7 +60,7 @@ class ToolFunctions:
         ]
 
     def call(self, call: ToolCall) -> Any:
-        """Execute a call. Raises ToolNotCallable if no function fits, else the function's exception."""
+        """Execute a call. Raises ToolNotCallable or the exception of the function."""
         function, arguments = self._bind(call)
         return function(**arguments)
 
@@ -69,11 +69,6 @@ class ToolFunctions:
         function, arguments = self._bind(call)
         result = function(**arguments)
         return await result if inspect.isawaitable(result) else result
-
-    @staticmethod
-    def is_not_executed(error: Exception) -> bool:
-        """Return whether an exception means that no function was called."""
-        return isinstance(error, ToolNotCallable)
 
     def _bind(self, call: ToolCall) -> tuple[Callable[..., Any], dict[str, Any]]:
         function = self._functions.get(call.name)
@@ -93,12 +88,12 @@ class ToolFunctions:
 def _get_function_name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", None)
     if not name or name == "<lambda>":
-        raise ConfigError("tools: a function without a name; give a mapping of names to functions")
+        raise ConfigError("tools: a function has no name; pass a mapping of names to functions")
     return str(name)
 
 
 def _build_tool_spec(name: str, function: Callable[..., Any]) -> ToolSpec:
-    """Build a specification with pydantic: name, docstring and JSON Schema of the signature."""
+    """Build a specification from the docstring and the signature of a function."""
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
@@ -113,14 +108,14 @@ def _build_tool_spec(name: str, function: Callable[..., Any]) -> ToolSpec:
 
 def execute_calls(session: Session, tools: ToolFunctions, calls: Sequence[ToolCall]) -> list[Observation]:
     """Execute the calls in order; an exception of a tool becomes an observation with ``is_error``."""
-    seen = []
+    observations = []
     for call, claim in _claim_calls(session, calls):
         try:
             result = run_tool(session, claim, lambda call=call: tools.call(call))  # type: ignore[misc]
-            seen.append(_build_observation(call, to_result_text(result)))
+            observations.append(_build_observation(call, to_result_text(result)))
         except Exception as error:  # a tool may raise anything; the agent gets it as text
-            seen.append(_build_error_observation(session, call, claim, error))
-    return seen
+            observations.append(_build_error_observation(session, call, claim, error))
+    return observations
 
 
 async def aexecute_calls(
@@ -128,16 +123,16 @@ async def aexecute_calls(
 ) -> list[Observation]:
     """Execute the calls concurrently, otherwise like `execute_calls`; tools may be coroutine functions."""
 
-    async def observed(call: ToolCall, claim: EffectClaim) -> Observation:
+    async def observe(call: ToolCall, claim: EffectClaim) -> Observation:
         try:
             return _build_observation(
                 call, to_result_text(await arun_tool(session, claim, lambda: tools.acall(call)))
             )
-        except Exception as error:  # as above
+        except Exception as error:  # as in `execute_calls`
             return _build_error_observation(session, call, claim, error)
 
     claims = _claim_calls(session, calls)
-    return await asyncio.gather(*(observed(call, claim) for call, claim in claims))
+    return await asyncio.gather(*(observe(call, claim) for call, claim in claims))
 
 
 def _claim_calls(session: Session, calls: Sequence[ToolCall]) -> list[tuple[ToolCall, EffectClaim]]:
@@ -148,7 +143,7 @@ def _claim_calls(session: Session, calls: Sequence[ToolCall]) -> list[tuple[Tool
 def _build_error_observation(
     session: Session, call: ToolCall, claim: EffectClaim, error: Exception
 ) -> Observation:
-    if ToolFunctions.is_not_executed(error):
+    if isinstance(error, ToolNotCallable):
         session.end_tool(claim, "", is_refused=True)
     if isinstance(error, ToolTimeout):
         return _build_observation(call, str(error), is_error=True)

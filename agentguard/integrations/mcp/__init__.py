@@ -1,4 +1,4 @@
-"""Guard between an MCP client and an MCP server (Model Context Protocol): it judges each tool call."""
+"""Integration with MCP (Model Context Protocol): a relay between client and server that guards tool calls."""
 
 from __future__ import annotations
 

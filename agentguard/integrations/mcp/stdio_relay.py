@@ -39,8 +39,8 @@ def run_stdio_relay(
 ) -> int:
     """Start a server and relay messages until the server or the client closes its output.
 
-    If the client closes its output, the relay closes the server's input, as the protocol demands. A server
-    that does not exit within 5 s is terminated, and after further 5 s killed.
+    If the client closes its output, the relay closes the server's input, as the protocol demands. If the
+    server does not exit within 5 s, the relay terminates it, and after further 5 s kills it.
 
     Args:
         command: command and arguments of the server. Its standard error is that of this process.
@@ -84,7 +84,7 @@ def run_stdio_relay(
 
 
 def iter_lines(descriptor: int) -> Iterator[bytes]:
-    """Yield the lines of a file descriptor as soon as they are complete; the last one may lack its end."""
+    """Yield the lines of a file descriptor as soon as they are complete; the last may lack its line feed."""
     rest = bytearray()
     while chunk := _read_chunk(descriptor):
         start = len(rest)
@@ -100,7 +100,7 @@ def iter_lines(descriptor: int) -> Iterator[bytes]:
 def _read_chunk(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _CHUNK_BYTES)
-    except OSError:  # the other end was reset
+    except OSError:  # the other end has reset the connection
         return b""
 
 

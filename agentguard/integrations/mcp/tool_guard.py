@@ -1,9 +1,9 @@
 """Guard of the tool calls in the messages of one MCP connection, without input or output.
 
-The guard sees the calls and their results, and no model:
+The messages contain calls and results, but no model requests:
 
-- It cannot roll back turns. It refuses a call with a result that has ``isError``, or adds a text to a result.
-- It cannot end the client's run. A plan that stops the run refuses one call.
+- The guard cannot roll back turns. It refuses a call with an ``isError`` result, or adds a text to a result.
+- The guard cannot end the client's run. A plan that stops the run refuses one call.
 - All other messages pass unchanged, byte for byte.
 """
 
@@ -43,11 +43,11 @@ _LOGGER = logging.getLogger("agentguard.mcp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayedMessage:
-    """Lines to send after a message of the client.
+    """Lines that the relay sends for a message of the client.
 
     Attributes:
         to_server: line for the server; None if the guard withholds the message.
-        to_client: line for the client; None if only the server answers.
+        to_client: line for the client; None if the guard does not respond.
     """
 
     to_server: bytes | None = None
@@ -56,7 +56,7 @@ class RelayedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenCall:
-    """Call that the server is running."""
+    """Call without a response of the server yet; ``notes`` are texts of the guard for its result."""
 
     turn: Step
     claim: EffectClaim
@@ -69,8 +69,8 @@ class McpToolGuard:
     Args:
         guard: the guard whose rules apply.
         agent: name of the client in the trajectory.
-        run_id: id of the run; by default a random one.
-        resume: continue the run with this id, if the guard's store has it.
+        run_id: ID of the run; random by default.
+        resume: resume the run with this ID, if the guard's store has it.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class McpToolGuard:
         """Session of the run; None before the first tool call."""
 
     def receive_from_client(self, line: bytes) -> RelayedMessage:
-        """Judge a message of the client, which is one line."""
+        """Process a message (one line) of the client; judge it if it is a tool call."""
         message = _parse_object(line)
         if message is None or "id" not in message:
             return RelayedMessage(to_server=line)
@@ -105,11 +105,11 @@ class McpToolGuard:
                 result = self._handle_failure(error)
         if result is None:
             return RelayedMessage(to_server=line)
-        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
-        return RelayedMessage(to_client=orjson.dumps(answer) + b"\n")
+        response = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        return RelayedMessage(to_client=orjson.dumps(response) + b"\n")
 
     def receive_from_server(self, line: bytes) -> bytes:
-        """Record a message of the server, which is one line; return the line for the client."""
+        """Process a message (one line) of the server; return the line for the client."""
         message = _parse_object(line)
         if message is None or "id" not in message or "method" in message:
             return line
@@ -122,7 +122,7 @@ class McpToolGuard:
                     self._record_tools(message.get("result"))
                 if open_call is not None:
                     self._close_call(open_call, message)
-            except Exception as error:  # as above; the response is on its way to the client
+            except Exception as error:  # a failure of the guard must not withhold the response
                 self._handle_failure(error)
         if open_call is None:
             return line
@@ -140,8 +140,8 @@ class McpToolGuard:
                 self.session.end(is_refusable=False)
 
     def _open_call(self, key: bytes, call: ToolCall) -> dict[str, Any] | None:
-        """Judge a call and claim it; return the result without the server, or None if the call may run."""
-        if self.session is None:  # a session without steps is false
+        """Judge a call and claim it; return None if it may run, otherwise the guard's result."""
+        if self.session is None:
             self.session = self._start_session()
         session = self.session
         plan = session.check_boundary()
@@ -182,7 +182,9 @@ class McpToolGuard:
         assert session is not None
         result, error = message.get("result"), message.get("error")
         if isinstance(result, dict) and result.get("resultType", "complete") != "complete":
-            session.end_tool(open_call.claim, "", is_refused=True)  # the client sends the call again
+            session.end_tool(
+                open_call.claim, "", is_refused=True
+            )  # the server needs more input; the client repeats the call
             return
         if isinstance(result, dict):
             text, has_failed, is_refused = _read_text(result), result.get("isError") is True, False
@@ -199,8 +201,8 @@ class McpToolGuard:
 
     def _commit(self, session: Session, turn: Step, text: str, *, is_error: bool | None) -> None:
         call = turn.tool_calls[0]
-        seen = Observation(content=text, call_id=call.id, tool=call.name, is_error=is_error)
-        session.commit(replace(turn, observations=(seen,)))
+        observation = Observation(content=text, call_id=call.id, tool=call.name, is_error=is_error)
+        session.commit(replace(turn, observations=(observation,)))
 
     def _start_session(self) -> Session:
         meta = Trajectory(
@@ -212,7 +214,7 @@ class McpToolGuard:
         return session
 
     def _record_tools(self, result: Any) -> None:
-        """Record the tools of a page of ``tools/list``; a declaration in the policy precedes annotations."""
+        """Record the tools of a page of ``tools/list``; the policy's declarations take precedence."""
         tools = result.get("tools") if isinstance(result, dict) else None
         for data in tools if isinstance(tools, list) else ():
             if not isinstance(data, dict) or not isinstance(data.get("name"), str):
@@ -247,7 +249,7 @@ def _parse_call(message: Mapping[str, Any]) -> ToolCall | None:
 
 
 def _read_text(result: Mapping[str, Any]) -> str:
-    """Return the text of a result; for other content its type in brackets."""
+    """Return the text of a result; content of another type becomes its type in brackets."""
     content = result.get("content")
     texts = []
     for block in content if isinstance(content, list) else ():

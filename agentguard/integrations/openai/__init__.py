@@ -1,4 +1,4 @@
-"""Integration with OpenAI's client: HTTP transports that guard the requests of an agent."""
+"""Integration with OpenAI's and Anthropic's clients: HTTP transports that guard the requests of an agent."""
 
 from __future__ import annotations
 

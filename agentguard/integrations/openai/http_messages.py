@@ -1,9 +1,9 @@
-"""Requests and responses of httpx2 with replaced headers, bodies or streams."""
+"""HTTP messages of httpx2: parsing, and replacement of headers, bodies and streams."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,11 @@ from agentguard.intercept.guarded_request import CandidateRequest, GuardedReques
 from agentguard.intercept.registry import GUARDED_APIS
 
 RUN_HEADER = "agentguard-run"
-"""Header with the run of a request; ``off`` disables the guard. It is never forwarded."""
+"""Request header with the run's name; ``off`` disables the guard. The transport removes the header."""
 
 
 def select_adapter(request: httpx2.Request) -> ApiAdapter | None:
-    """Return the adapter for a request, by its method and path; None if the API cannot be guarded."""
+    """Return the adapter for the API of a request; None if the guard does not support the API."""
     if request.method != "POST":
         return None
     path = request.url.path.rstrip("/")
@@ -31,7 +31,7 @@ def require_request(request: object, kind: type, library: str, remedy: str) -> N
     if not isinstance(request, kind):
         found = type(request).__module__.partition(".")[0]
         raise ConfigError(
-            f"this guarded transport is for clients on {library}, and the client is on {found}; use {remedy}"
+            f"this guarded transport is for clients that use {library}; the client uses {found}: use {remedy}"
         )
 
 
@@ -39,17 +39,17 @@ def strip_run_header(request: httpx2.Request) -> tuple[httpx2.Request, str]:
     """Return the request without the run header, and the header's value.
 
     Raises:
-        ConfigError: the request is not of httpx2.
+        ConfigError: the request is not an httpx2 request.
     """
     require_request(request, httpx2.Request, "httpx2", "guard.httpx_transport() or guard.ahttpx_transport()")
     run = request.headers.get(RUN_HEADER)
     if run is None:
         return request, ""
     headers = httpx2.Headers([pair for pair in request.headers.raw if pair[0].lower() != RUN_HEADER.encode()])
-    made = httpx2.Request(
+    forwarded = httpx2.Request(
         request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
     )
-    return made, run
+    return forwarded, run
 
 
 def replace_content(request: httpx2.Request, content: bytes | None) -> httpx2.Request:
@@ -72,18 +72,18 @@ def parse_object(content: bytes) -> dict[str, Any] | None:
 
 
 def is_event_stream(response: httpx2.Response) -> bool:
-    """Return whether the body is an answer as a stream of events."""
+    """Return whether the body is a model's response as a stream of events."""
     kind = response.headers.get("content-type", "").lower()
     return response.status_code == 200 and kind.startswith("text/event-stream")
 
 
 def is_passed_through(response: httpx2.Response) -> bool:
-    """Return whether the transport must not read the whole body."""
+    """Return whether the body is an error or a stream, which the transport does not read as a whole."""
     return response.status_code != 200 or is_event_stream(response)
 
 
 def read_body(response: httpx2.Response) -> bytes:
-    """Read the body, still compressed if it was; works also if the inner transport has read it."""
+    """Read the body without decompression; the inner transport may have read it before."""
     stream = response.stream
     assert isinstance(stream, httpx2.SyncByteStream)
     try:
@@ -103,7 +103,7 @@ async def aread_body(response: httpx2.Response) -> bytes:
 
 
 def restore_body(response: httpx2.Response, content: bytes) -> httpx2.Response:
-    """Return the response with the body that was read."""
+    """Return the response with a body that `read_body` returned."""
     return httpx2.Response(
         response.status_code, headers=response.headers, content=content, extensions=response.extensions
     )
@@ -111,13 +111,13 @@ def restore_body(response: httpx2.Response, content: bytes) -> httpx2.Response:
 
 @dataclass(frozen=True, slots=True)
 class CandidateHttpRequest:
-    """Request of another candidate; its response is always read completely."""
+    """Request for another candidate; the transport reads its response completely."""
 
     request: httpx2.Request
 
 
 def build_candidate_request(request: httpx2.Request) -> CandidateRequest:
-    """Return the functions that request further candidates of the turn of ``request``."""
+    """Build the functions that request further candidates of the turn of ``request``."""
     return CandidateRequest(
         build_request=lambda body: CandidateHttpRequest(replace_content(request, body)),
         parse_response=_parse_candidate_response,
@@ -129,15 +129,15 @@ def _parse_candidate_response(result: tuple[httpx2.Response, bytes]) -> dict[str
     payload = parse_object(restore_body(response, raw).content) if response.status_code == 200 else None
     if payload is None:
         raise RecoveryError(
-            f"the request of a candidate returned status {response.status_code} without a JSON object"
+            f"the response with a candidate has status {response.status_code} and is not a JSON object"
         )
     return payload
 
 
 def replace_payload(response: httpx2.Response, payload: Mapping[str, Any]) -> httpx2.Response:
     """Return the response with another JSON object as its body."""
-    gone = (b"content-length", b"content-encoding", b"transfer-encoding")
-    headers = [pair for pair in response.headers.raw if pair[0].lower() not in gone]
+    removed_names = (b"content-length", b"content-encoding", b"transfer-encoding")
+    headers = [pair for pair in response.headers.raw if pair[0].lower() not in removed_names]
     content = json.dumps(payload, separators=(",", ":")).encode()
     return httpx2.Response(200, headers=headers, content=content, extensions=response.extensions)
 
@@ -146,18 +146,21 @@ def replace_stream(
     response: httpx2.Response, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream
 ) -> httpx2.Response:
     """Return the response with another stream of uncompressed bytes."""
-    gone = (b"content-length", b"content-encoding")
-    headers = [pair for pair in response.headers.raw if pair[0].lower() not in gone]
+    removed_names = (b"content-length", b"content-encoding")
+    headers = [pair for pair in response.headers.raw if pair[0].lower() not in removed_names]
     return httpx2.Response(
         response.status_code, headers=headers, stream=stream, extensions=response.extensions
     )
 
 
 class GuardedByteStream(httpx2.SyncByteStream):
-    """Stream that settles its guarded request when it ends, normally or not."""
+    """Stream that settles its guarded request at its end, or when it is closed."""
 
     def __init__(
-        self, chunks: Iterator[bytes], guarded_request: GuardedRequest, response: httpx2.Response
+        self,
+        chunks: Generator[bytes, None, None],
+        guarded_request: GuardedRequest,
+        response: httpx2.Response,
     ) -> None:
         self._chunks, self._guarded_request, self._response = chunks, guarded_request, response
 
@@ -169,16 +172,19 @@ class GuardedByteStream(httpx2.SyncByteStream):
 
     def close(self) -> None:
         """Close the source of the stream."""
-        getattr(self._chunks, "close", _do_nothing)()
+        self._chunks.close()
         self._response.close()
         self._guarded_request.settle()
 
 
 class AsyncGuardedByteStream(httpx2.AsyncByteStream):
-    """Async stream that settles its guarded request when it ends, normally or not."""
+    """Async stream that settles its guarded request at its end, or when it is closed."""
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], guarded_request: GuardedRequest, response: httpx2.Response
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        guarded_request: GuardedRequest,
+        response: httpx2.Response,
     ) -> None:
         self._chunks, self._guarded_request, self._response = chunks, guarded_request, response
 
@@ -191,12 +197,6 @@ class AsyncGuardedByteStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Close the source of the stream."""
-        close = getattr(self._chunks, "aclose", None)
-        if close is not None:
-            await close()
+        await self._chunks.aclose()
         await self._response.aclose()
         self._guarded_request.settle()
-
-
-def _do_nothing() -> None:
-    """Do nothing, for a stream that cannot be closed."""

@@ -1,24 +1,22 @@
-"""OpenAI's client (openai 3.x): the guard as the transport of its HTTP client.
+"""Guarded transport for clients on httpx2: openai 3.x and anthropic 2.x.
 
 ::
 
     client = OpenAI(http_client=DefaultHttpxClient(transport=guard.transport()))
     client = AsyncOpenAI(http_client=DefaultAsyncHttpxClient(transport=guard.atransport()))
 
-Anthropic's client (anthropic 2.x) takes the same transports::
-
     client = Anthropic(http_client=anthropic.DefaultHttpxClient(transport=guard.transport()))
 
-A transport sees requests and answers but no tools: tool results come with the next request. Therefore:
+The client executes the tools and sends their results with the next request. Therefore:
 
-- A request is assigned to a run by the history that it resends (`agentguard.intercept`).
-- A rollback leaves turns out of every later request.
-- An answer is judged before the client sees its calls.
+- The guard assigns a request to a run by the history that it resends (`agentguard.intercept`).
+- A rollback omits turns from every later request.
+- The guard judges a response before the client receives its calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentguard import _sync_async
@@ -59,7 +57,7 @@ RequestGenerator = Generator[httpx2.Request, tuple[httpx2.Response, bytes | None
 
 
 class _TransportBase:
-    """Common part of the two transports, without input and output."""
+    """Base class of the two transports, without input and output."""
 
     def __init__(
         self,
@@ -71,57 +69,61 @@ class _TransportBase:
         buffer: Literal["tools", "all"] = "tools",
     ) -> None:
         if buffer not in ("tools", "all"):
-            raise ConfigError(f"transport: hold is {buffer!r}, expected tools or all")
+            raise ConfigError(f"transport: buffer is {buffer!r}, expected tools or all")
         if max_conversations < 1:
-            raise ConfigError(f"transport: kept is {max_conversations}, expected 1 or more")
+            raise ConfigError(f"transport: max_conversations is {max_conversations}, expected 1 or more")
         self.interceptor = Interceptor(guard, agent=name, on_run=on_run, max_conversations=max_conversations)
         self._buffer_all = buffer == "all"
 
     def open_request(self, request: httpx2.Request, run_name: str) -> GuardedRequest | httpx2.Response | None:
-        """Open a request whose body was read; None if it is not guarded, a response if it is rejected."""
-        dialect = select_adapter(request)
-        if dialect is None or run_name == "off":
+        """Open a request whose body has been read.
+
+        Returns:
+            None if the request is not guarded; a response if the guard failed and the policy fails closed.
+        """
+        adapter = select_adapter(request)
+        if adapter is None or run_name == "off":
             return None
         body = parse_object(request.content)
         if body is None:
             return None
         try:
-            if not dialect.can_guard(body):
+            if not adapter.can_guard(body):
                 return None
-            repeat = request.headers.get("x-stainless-retry-count", "0") != "0"
-            return self.interceptor.open_request(dialect, body, run_name=run_name, is_retry=repeat)
+            is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
+            return self.interceptor.open_request(adapter, body, run_name=run_name, is_retry=is_retry)
         except Exception as error:  # a failure of the guard must not fail the request
             return self._handle_guard_error(error)
 
     def handle_exchange(self, guarded_request: GuardedRequest, request: httpx2.Request) -> RequestGenerator:
-        """Yield requests and receive each response with its bytes; return the client's response.
+        """Yield requests and receive each response with its body; return the client's response.
 
-        The bytes are None for a stream. Then the response is returned at once and judged while it streams.
+        The body is None for a stream: the method returns the response, and the guard judges it at its end.
         """
         while guarded_request.final_text is None:
             try:
                 request = replace_content(request, guarded_request.encoded_body)
-            except Exception as error:  # as above
+            except Exception as error:  # as in open_request
                 guarded_request.discard()
-                if (refused := self._handle_guard_error(error)) is not None:
-                    return refused
+                if (refusal := self._handle_guard_error(error)) is not None:
+                    return refusal
             response, raw = yield request
             if raw is None:
                 return response
-            whole = restore_body(response, raw)
-            payload = parse_object(whole.content)
+            complete = restore_body(response, raw)
+            payload = parse_object(complete.content)
             if payload is None or guarded_request.is_dropped:
-                return whole
+                return complete
             try:
                 decision = yield from guarded_request.judge_answer(payload, build_candidate_request(request))
-            except Exception as error:  # as above
+            except Exception as error:  # as in open_request
                 guarded_request.discard()
-                return self._handle_guard_error(error) or whole
+                return self._handle_guard_error(error) or complete
             if decision == "deliver":
                 return (
-                    whole
+                    complete
                     if guarded_request.replacement_payload is None
-                    else replace_payload(whole, guarded_request.replacement_payload)
+                    else replace_payload(complete, guarded_request.replacement_payload)
                 )
             if decision == "final":
                 return self.build_final_response(guarded_request, payload)
@@ -130,14 +132,16 @@ class _TransportBase:
     def build_final_response(
         self, guarded_request: GuardedRequest, payload: dict[str, Any] | None = None
     ) -> httpx2.Response:
-        """Build the guard's own answer in the form that the client requested."""
-        dialect, body = guarded_request.adapter, guarded_request.request_body
-        made = dialect.build_final_answer(body, payload, guarded_request.final_text or "")
-        guarded_request.settle(dialect.extract_answer_items(made) or (), response_id=made["id"])
+        """Build the guard's final response, as a stream if the client requested one."""
+        adapter, body = guarded_request.adapter, guarded_request.request_body
+        final_payload = adapter.build_final_answer(body, payload, guarded_request.final_text or "")
+        guarded_request.settle(
+            adapter.extract_answer_items(final_payload) or (), response_id=final_payload["id"]
+        )
         if body.get("stream"):
-            content = dialect.encode_stream(made, include_usage=False)
+            content = adapter.encode_stream(final_payload, include_usage=False)
             return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
-        return httpx2.Response(200, json=made)
+        return httpx2.Response(200, json=final_payload)
 
     def build_stream_buffer(
         self, guarded_request: GuardedRequest, request: httpx2.Request
@@ -150,12 +154,12 @@ class _TransportBase:
     def finish_stream(
         self, guarded_request: GuardedRequest, stream_buffer: EventStreamBuffer
     ) -> _sync_async.Effects[tuple[bytes, bool]]:
-        """Finish one answer in a stream; return the client's bytes, and whether to call the model again.
+        """Finish one response in a stream; return the client's bytes, and whether to repeat the request.
 
         Yield the requests of further candidates.
 
         Raises:
-            httpx2.RemoteProtocolError: the answer is incomplete; held events are not forwarded.
+            httpx2.RemoteProtocolError: the response is incomplete; the transport drops the buffered events.
         """
         try:
             if guarded_request.is_dropped:
@@ -164,12 +168,12 @@ class _TransportBase:
             return data, decision == "again"
         except EOFError as error:
             raise httpx2.RemoteProtocolError(str(error)) from None
-        except Exception as error:  # as above
+        except Exception as error:  # as in open_request
             guarded_request.discard()
-            refused = self._handle_guard_error(error)
+            refusal = self._handle_guard_error(error)
             return (
                 stream_buffer.flush()
-                if refused is None
+                if refusal is None
                 else stream_buffer.build_error_event("the guard failed")
             ), False
 
@@ -177,8 +181,12 @@ class _TransportBase:
         self.interceptor.record_failure(error)
         if not self.interceptor.fails_closed:
             return None
-        said = {"message": "the guard failed on this request", "type": "agentguard_error", "code": "refused"}
-        return httpx2.Response(403, json={"error": said}, headers={"x-should-retry": "false"})
+        error_body = {
+            "message": "the guard failed on this request",
+            "type": "agentguard_error",
+            "code": "refused",
+        }
+        return httpx2.Response(403, json={"error": error_body}, headers={"x-should-retry": "false"})
 
 
 class GuardTransport(_TransportBase, httpx2.BaseTransport):
@@ -189,8 +197,8 @@ class GuardTransport(_TransportBase, httpx2.BaseTransport):
         inner: transport that sends the requests; by default httpx2's own.
         name: name of the agent in the trajectory.
         on_run: called with the session of each run when the run begins, for example to inspect it later.
-        max_conversations: number of conversations that are kept between their requests.
-        buffer: ``"tools"`` forwards streamed text at once, ``"all"`` holds an answer until its verdict.
+        max_conversations: maximum number of conversations in memory.
+        buffer: ``"tools"`` forwards streamed text at once; ``"all"`` buffers a response until its verdict.
 
     Raises:
         ConfigError: an option is out of range.
@@ -208,18 +216,18 @@ class GuardTransport(_TransportBase, httpx2.BaseTransport):
         exchange = self.open_request(request, run)
         if not isinstance(exchange, GuardedRequest):
             return exchange or self._inner.handle_request(request)
-        flowing = False
+        is_streaming = False
         try:
             response = _sync_async.run_sync(self.handle_exchange(exchange, request), self._send)
-            flowing = is_event_stream(response) and exchange.final_text is None
-            if not flowing:
+            is_streaming = is_event_stream(response) and exchange.final_text is None
+            if not is_streaming:
                 return response
             return replace_stream(
                 response,
                 GuardedByteStream(self._stream_chunks(exchange, request, response), exchange, response),
             )
         finally:
-            if not flowing:
+            if not is_streaming:
                 exchange.settle()
 
     def close(self) -> None:
@@ -235,21 +243,23 @@ class GuardTransport(_TransportBase, httpx2.BaseTransport):
 
     def _stream_chunks(
         self, guarded_request: GuardedRequest, request: httpx2.Request, response: httpx2.Response
-    ) -> Iterator[bytes]:
-        hold, again = self.build_stream_buffer(guarded_request, request), True
+    ) -> Generator[bytes, None, None]:
+        stream_buffer, again = self.build_stream_buffer(guarded_request, request), True
         while again:
             for data in response.iter_bytes():
-                if shown := hold.feed(data):
-                    yield shown
+                if output := stream_buffer.feed(data):
+                    yield output
             response.close()
-            shown, again = _sync_async.run_sync(self.finish_stream(guarded_request, hold), self._send)
-            if shown:
-                yield shown
+            output, again = _sync_async.run_sync(
+                self.finish_stream(guarded_request, stream_buffer), self._send
+            )
+            if output:
+                yield output
             if again:
                 response = self._inner.handle_request(replace_content(request, guarded_request.encoded_body))
                 if not is_event_stream(response):
                     response.close()
-                    yield hold.build_error_event(
+                    yield stream_buffer.build_error_event(
                         f"the repeated request returned status {response.status_code}"
                     )
                     return
@@ -272,16 +282,16 @@ class AsyncGuardTransport(_TransportBase, httpx2.AsyncBaseTransport):
         exchange = self.open_request(request, run)
         if not isinstance(exchange, GuardedRequest):
             return exchange or await self._inner.handle_async_request(request)
-        flowing = False
+        is_streaming = False
         try:
             response = await _sync_async.run_async(self.handle_exchange(exchange, request), self._send)
-            flowing = is_event_stream(response) and exchange.final_text is None
-            if not flowing:
+            is_streaming = is_event_stream(response) and exchange.final_text is None
+            if not is_streaming:
                 return response
-            flow = self._stream_chunks(exchange, request, response)
-            return replace_stream(response, AsyncGuardedByteStream(flow, exchange, response))
+            chunks = self._stream_chunks(exchange, request, response)
+            return replace_stream(response, AsyncGuardedByteStream(chunks, exchange, response))
         finally:
-            if not flowing:
+            if not is_streaming:
                 exchange.settle()
 
     async def aclose(self) -> None:
@@ -299,26 +309,25 @@ class AsyncGuardTransport(_TransportBase, httpx2.AsyncBaseTransport):
 
     async def _stream_chunks(
         self, guarded_request: GuardedRequest, request: httpx2.Request, response: httpx2.Response
-    ) -> AsyncIterator[bytes]:
-        hold, again = self.build_stream_buffer(guarded_request, request), True
+    ) -> AsyncGenerator[bytes, None]:
+        stream_buffer, again = self.build_stream_buffer(guarded_request, request), True
         while again:
             async for data in response.aiter_bytes():
-                if shown := hold.feed(data):
-                    yield shown
+                if output := stream_buffer.feed(data):
+                    yield output
             await response.aclose()
-            shown, again = await _sync_async.run_async(self.finish_stream(guarded_request, hold), self._send)
-            if shown:
-                yield shown
+            output, again = await _sync_async.run_async(
+                self.finish_stream(guarded_request, stream_buffer), self._send
+            )
+            if output:
+                yield output
             if again:
                 response = await self._inner.handle_async_request(
                     replace_content(request, guarded_request.encoded_body)
                 )
                 if not is_event_stream(response):
                     await response.aclose()
-                    yield hold.build_error_event(
+                    yield stream_buffer.build_error_event(
                         f"the repeated request returned status {response.status_code}"
                     )
                     return
-
-
-__all__ = ["AsyncGuardTransport", "GuardTransport"]

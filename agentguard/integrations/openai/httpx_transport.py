@@ -1,11 +1,11 @@
-"""Guarded transport for clients on httpx 0.28: openai 1 and 2, anthropic before 1, and what pins them.
+"""Guarded transport for clients on httpx 0.28: openai 1 and 2, anthropic before 1, and their dependents.
 
 ::
 
     client = OpenAI(http_client=DefaultHttpxClient(transport=guard.httpx_transport()))
 
-Each transport converts requests and responses of httpx to those of httpx2 and back. Between the conversions
-works `agentguard.integrations.openai.httpx2_transport`, so both libraries share one implementation.
+Each transport converts requests and responses of httpx to those of httpx2, passes them to a transport of
+`agentguard.integrations.openai.httpx2_transport`, and converts them back.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class AsyncHttpxGuardTransport(httpx.AsyncBaseTransport):
 
 
 class _OutgoingTransport(httpx2.BaseTransport):
-    """Transport of httpx2 that sends by one of httpx."""
+    """Transport of httpx2 that sends requests with a transport of httpx."""
 
     def __init__(self, inner: httpx.BaseTransport) -> None:
         self._inner = inner
@@ -104,7 +104,7 @@ class _OutgoingTransport(httpx2.BaseTransport):
 
 
 class _AsyncOutgoingTransport(httpx2.AsyncBaseTransport):
-    """Asynchronous transport of httpx2 that sends by one of httpx."""
+    """Asynchronous transport of httpx2 that sends requests with a transport of httpx."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
         self._inner = inner
@@ -212,11 +212,8 @@ def _to_httpx_response(
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Raise the guard's own transport error as that of httpx, so that the client handles it."""
+    """Convert the error of an incomplete response to that of httpx, which the client handles."""
     try:
         yield
     except httpx2.RemoteProtocolError as error:
         raise httpx.RemoteProtocolError(str(error)) from error
-
-
-__all__ = ["AsyncHttpxGuardTransport", "HttpxGuardTransport"]

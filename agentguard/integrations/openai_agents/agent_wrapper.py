@@ -1,6 +1,6 @@
 """Guarded copies of agents, with their tools and models.
 
-The caller's agents are never changed, because one agent may take part in many runs at once.
+The guard never changes the caller's agents, because concurrent runs may use the same agent.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from agentguard.recover.actions import SampleVariant
 from agentguard.trajectory.model import ToolSpec
 
 InvokeTool = Callable[[Any, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Called with the tool context, the arguments as JSON and the function that runs the tool."""
+"""Function of the tool context, the arguments as JSON, and the function that runs the tool."""
 
 DeclareTool = Callable[[str, dict[str, Any]], None]
-"""Called with the name of an MCP tool and its annotations."""
+"""Function of the name of an MCP tool and its annotations."""
 
 
 class GuardedModel(Model):
-    """Model whose answers the guard may reject before the SDK acts on them."""
+    """Model whose responses the guard may reject before the SDK acts on them."""
 
     def __init__(self, inner: Model, model_caller: ModelCaller, get_model: Callable[[str], Model]) -> None:
         self.inner, self._model_caller, self._get_model = inner, model_caller, get_model
@@ -49,7 +49,7 @@ class GuardedModel(Model):
     def stream_response(
         self, system_instructions: str | None, input: Any, *more: Any, **options: Any
     ) -> AsyncIterator[Any]:
-        """Implement `Model.stream_response`; if the output must be JSON, a rejected answer stays hidden."""
+        """Implement `Model.stream_response`; hide rejected responses if the output must be JSON."""
 
         def ask(items: list[Any]) -> AsyncIterator[Any]:
             return self.inner.stream_response(system_instructions, items, *more, **options)
@@ -62,21 +62,21 @@ class GuardedModel(Model):
     def _build_candidate_call(
         self, system: str | None, args: tuple[Any, ...], options: dict[str, Any]
     ) -> CallCandidate:
-        """Build the function that requests another candidate of an answer."""
+        """Build the function that requests another candidate of a response."""
 
         async def candidate(items: list[Any], variant: SampleVariant) -> ModelResponse:
             model = self._get_model(variant.model) if variant.model else self.inner
-            given, named = list(args), dict(options)
+            positional, keywords = list(args), dict(options)
             if variant.temperature is not None:
-                settings = named.get("model_settings", given[0] if given else None) or ModelSettings()
-                warm = replace(settings, temperature=variant.temperature)
-                if "model_settings" in named or not given:
-                    named["model_settings"] = warm
+                settings = keywords.get("model_settings", positional[0] if positional else None)
+                settings = replace(settings or ModelSettings(), temperature=variant.temperature)
+                if "model_settings" in keywords or not positional:
+                    keywords["model_settings"] = settings
                 else:
-                    given[0] = warm
-            said = [{"role": "user", "content": variant.instruction}] if variant.instruction else []
-            shown: Any = [*items, *said]
-            return await model.get_response(system, shown, *given, **named)
+                    positional[0] = settings
+            instruction = [{"role": "user", "content": variant.instruction}] if variant.instruction else []
+            messages: Any = [*items, *instruction]
+            return await model.get_response(system, messages, *positional, **keywords)
 
         return candidate
 
@@ -93,7 +93,7 @@ class GuardedModel(Model):
 
 
 def find_model_name(model: str | Model | None) -> str | None:
-    """Return the name of an agent's model; None if the model object does not have it."""
+    """Return the name of an agent's model; None if the model has no name."""
     if isinstance(model, GuardedModel):
         model = model.inner
     if model is None:
@@ -119,7 +119,7 @@ def build_guarded_config(
     model_caller: ModelCaller,
     get_model: Callable[[str], Model],
 ) -> RunConfig:
-    """Return the caller's configuration with the guard's hooks; the caller's filter gets the guard's view.
+    """Return the caller's configuration with the guard's hooks; the caller's filter gets the guard's items.
 
     Args:
         config: the caller's configuration.
@@ -127,19 +127,19 @@ def build_guarded_config(
         model_caller: makes the model calls.
         get_model: returns a model by name.
     """
-    theirs = config.call_model_input_filter
+    caller_filter = config.call_model_input_filter
 
-    async def view(data: CallModelData[Any]) -> ModelInputData:
-        shown = await filter_input(data)
-        if theirs is None:
-            return shown
-        filtered = theirs(replace(data, model_data=shown))
-        return await filtered if inspect.isawaitable(filtered) else filtered
+    async def filter_twice(data: CallModelData[Any]) -> ModelInputData:
+        model_data = await filter_input(data)
+        if caller_filter is None:
+            return model_data
+        result = caller_filter(replace(data, model_data=model_data))
+        return await result if inspect.isawaitable(result) else result
 
     model = config.model
     return replace(
         config,
-        call_model_input_filter=view,
+        call_model_input_filter=filter_twice,
         # the run continues, so that the guard can add a hint
         tool_not_found_behavior="return_error_to_model",
         model_provider=GuardedProvider(config.model_provider, model_caller),
@@ -148,13 +148,13 @@ def build_guarded_config(
 
 
 class AgentWrapper:
-    """Creates the copies of agents for one run; each agent is copied once, so handoffs may be circular.
+    """Factory of the copies of agents for one run; it copies each agent once, so handoffs may be circular.
 
     Args:
         invoke_tool: runs a tool.
         model_caller: makes the model calls.
         get_model: returns a model by name.
-        disabled_tools: names of disabled tools; checked whenever tools are offered.
+        disabled_tools: names of disabled tools; the owner may add names during the run.
         declare_tool: called with the annotations of each MCP tool.
     """
 
@@ -178,29 +178,29 @@ class AgentWrapper:
         self._has_unknown_tools = False
 
     def wrap_agent(self, agent: Agent[Any]) -> Agent[Any]:
-        """Return the copy of an agent; the agents that it hands off to are copied too."""
+        """Return the guarded copy of an agent; the agents that it hands off to are copied too."""
         if id(agent) in self._copies:
             return self._copies[id(agent)][1]
-        if any(agent is made for _, made in self._copies.values()):
+        if any(agent is agent_copy for _, agent_copy in self._copies.values()):
             return agent
         changes: dict[str, Any] = {"tools": [self._wrap_tool(tool) for tool in agent.tools]}
         if isinstance(agent.model, Model):
             changes["model"] = GuardedModel(agent.model, self._model_caller, self._get_model)
             changes["model_settings"] = agent.model_settings
-        made = agent.clone(**changes)
-        self._copies[id(agent)] = (agent, made)
-        made.handoffs = [self._wrap_handoff(one) for one in agent.handoffs]
+        agent_copy = agent.clone(**changes)
+        self._copies[id(agent)] = (agent, agent_copy)
+        agent_copy.handoffs = [self._wrap_handoff(one) for one in agent.handoffs]
         if agent.mcp_servers:
-            self._has_unknown_tools = True  # the tools of its servers are known only later
-            made.get_mcp_tools = self._wrap_mcp_tools(agent)  # type: ignore[method-assign, assignment]
-        return made
+            self._has_unknown_tools = True  # the servers list their tools later
+            agent_copy.get_mcp_tools = self._wrap_mcp_tools(agent)  # type: ignore[method-assign, assignment]
+        return agent_copy
 
     def get_original(self, agent: Agent[Any]) -> Agent[Any]:
-        """Return the agent that a copy was made from."""
-        return next((own for own, made in self._copies.values() if made is agent), agent)
+        """Return the caller's agent of a copy; an agent that is not a copy is returned as it is."""
+        return next((original for original, one in self._copies.values() if one is agent), agent)
 
     def list_tool_specs(self) -> tuple[ToolSpec, ...]:
-        """Return all tools and handoffs of the agents; empty if some are known only when they are used."""
+        """Return all tools and handoffs of the agents; empty if some become known only during the run."""
         specs: dict[str, ToolSpec] = {}
         for agent, _ in list(self._copies.values()):
             for tool in agent.tools:
@@ -214,65 +214,65 @@ class AgentWrapper:
     def _wrap_handoff(self, handoff: Any) -> Any:
         if not isinstance(handoff, Handoff):
             return self.wrap_agent(handoff)
-        self._has_unknown_tools = True  # its target is known only when it is invoked
+        self._has_unknown_tools = True  # only its invocation returns the target
         invoke = handoff.on_invoke_handoff
 
-        async def handed(context: Any, arguments: str) -> Any:
+        async def hand_off(context: Any, arguments: str) -> Any:
             return self.wrap_agent(await invoke(context, arguments))
 
-        return replace(handoff, on_invoke_handoff=handed)
+        return replace(handoff, on_invoke_handoff=hand_off)
 
     def _wrap_mcp_tools(self, agent: Agent[Any]) -> Callable[[Any], Awaitable[list[Any]]]:
-        async def tools(context: Any) -> list[Any]:
-            found = await agent.get_mcp_tools(context)
-            for tool in found:
-                hints = getattr(tool, "mcp_annotations", None)
-                if hints is not None:
-                    self._declare_tool(tool.name, hints.model_dump(by_alias=True, exclude_none=True))
-            return [self._wrap_tool(tool) for tool in found]
+        async def get_tools(context: Any) -> list[Any]:
+            tools = await agent.get_mcp_tools(context)
+            for tool in tools:
+                annotations = getattr(tool, "mcp_annotations", None)
+                if annotations is not None:
+                    self._declare_tool(tool.name, annotations.model_dump(by_alias=True, exclude_none=True))
+            return [self._wrap_tool(tool) for tool in tools]
 
-        return tools
+        return get_tools
 
     def _wrap_tool(self, tool: Any) -> Any:
         if not isinstance(tool, FunctionTool):
             return tool
-        made = copy.copy(tool)
-        made.on_invoke_tool = self._build_invoker(made)
-        made.is_enabled = self._build_enabled_check(tool)
-        return made
+        wrapped = copy.copy(tool)
+        wrapped.on_invoke_tool = self._build_invoker(wrapped)
+        wrapped.is_enabled = self._build_enabled_check(tool)
+        return wrapped
 
     def _build_invoker(self, tool: FunctionTool) -> Any:
         """Build the function that runs the tool at most once.
 
-        A function tool converts its exceptions to texts in the form of results. So the guard
-        wraps the layer below, which still raises the exception.
+        A function tool converts its exceptions to results with a text. The guard wraps the inner function,
+        which raises the exception.
         """
         outer: Any = tool.on_invoke_tool
-        raw = getattr(outer, "_invoke_tool_impl", None)
-        below = outer if raw is None else raw
+        inner = getattr(outer, "_invoke_tool_impl", None)
+        function = outer if inner is None else inner
 
-        async def once(context: Any, arguments: str) -> Any:
-            return await self._invoke_tool(context, arguments, lambda: below(context, arguments))
+        async def invoke_once(context: Any, arguments: str) -> Any:
+            return await self._invoke_tool(context, arguments, lambda: function(context, arguments))
 
-        if raw is None:
-            return once
-        functools.update_wrapper(once, raw)
-        made = copy.copy(outer)
-        made._invoke_tool_impl = once
-        return made
+        if inner is None:
+            return invoke_once
+        functools.update_wrapper(invoke_once, inner)
+        outer = copy.copy(outer)
+        outer._invoke_tool_impl = invoke_once
+        return outer
 
     def _build_enabled_check(self, tool: FunctionTool) -> Any:
-        given = tool.is_enabled
+        caller_check = tool.is_enabled
 
-        async def enabled(context: Any, agent: Any) -> bool:
+        async def is_enabled(context: Any, agent: Any) -> bool:
             if tool.name in self._disabled_tools:
                 return False
-            if isinstance(given, bool):
-                return given
-            answer: Any = given(context, agent)
-            return bool(await answer if hasattr(answer, "__await__") else answer)
+            if isinstance(caller_check, bool):
+                return caller_check
+            result: Any = caller_check(context, agent)
+            return bool(await result if inspect.isawaitable(result) else result)
 
-        return enabled
+        return is_enabled
 
 
 def _to_items(input: Any) -> list[Any]:

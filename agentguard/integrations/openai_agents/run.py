@@ -1,4 +1,4 @@
-"""Guarded run of the OpenAI Agents SDK: feeds turns to the session and applies plans to the items."""
+"""Guarded run of the OpenAI Agents SDK: it commits turns to the session and applies plans to the items."""
 
 from __future__ import annotations
 
@@ -38,22 +38,20 @@ from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES, Capabilitie
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.recover.tool_effects import from_annotations
 from agentguard.runtime.session import Session, aend_session, resolve_turn
-from agentguard.runtime.tool_execution import acollect_messages, arun_tool, aundo_effects
+from agentguard.runtime.tool_execution import AskCallback, acollect_messages, arun_tool, aundo_effects
 from agentguard.runtime.tool_timeout import ToolTimeout
 from agentguard.trajectory.model import Step, Trajectory
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-AskCallback = Callable[[str], str | Awaitable[str]]
-
 
 class _RestartRunner(Exception):
-    """Restarts the runner, since the agent or its tools have changed; the runner has fixed both already."""
+    """Request to restart the runner, which cannot change its agent and tools."""
 
 
 class AgentsGuardedRun:
-    """One guarded run.
+    """Guarded run.
 
     Args:
         guard: the guard whose rules apply.
@@ -61,7 +59,7 @@ class AgentsGuardedRun:
         ask: called with a question when a person must decide.
 
     Attributes:
-        cancel_mode: mode in which the caller cancelled a streamed run, else None.
+        cancel_mode: mode of the cancellation of a streamed run; None until the caller cancels it.
     """
 
     def __init__(self, guard: Guard, agent: Agent[Any], ask: AskCallback | None) -> None:
@@ -88,9 +86,9 @@ class AgentsGuardedRun:
         """Start the session and commit the input; ``options`` are those of ``Runner.run``."""
         items = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
         self._set_options(options)
-        keep = self._options.pop("session", None)
-        if keep is not None:
-            self._sdk_session = SdkSessionWriter(keep, self._config)
+        sdk_session = self._options.pop("session", None)
+        if sdk_session is not None:
+            self._sdk_session = SdkSessionWriter(sdk_session, self._config)
             items = await self._sdk_session.load(items)
         self._session = self._guard.session(self._build_metadata(items), self._build_capabilities())
         self._history = RunHistory(self._session)
@@ -99,9 +97,9 @@ class AgentsGuardedRun:
         self._commit_input(items)
 
     def resume(self, state: Any, options: Mapping[str, Any]) -> None:
-        """Resume a run that waited for an approval, from the SDK's state of the run."""
+        """Resume a run that waits for an approval, from the SDK's state of the run."""
         self._set_options(options)
-        self._options.pop("session", None)  # the run keeps its own SDK session
+        self._options.pop("session", None)  # the SDK session of the start remains in use
         self._paused_state = state
 
     async def run(self) -> Any:
@@ -116,8 +114,8 @@ class AgentsGuardedRun:
 
     async def stream(self, on_result: Callable[[Any], None]) -> AsyncIterator[Any]:
         """Run like `run`; yield the SDK's events, and call ``on_result`` with the result of each runner."""
-        over = False
-        while not over and not self._is_cancelled():
+        is_over = False
+        while not is_over and not self._is_cancelled():
             result = Runner.run_streamed(self._agent, self._build_runner_input(), **self._options)
             on_result(result)
             try:
@@ -126,13 +124,15 @@ class AgentsGuardedRun:
                         yield event
             except _RestartRunner:
                 continue
-            over = await (self._finish_cancelled(result) if self._is_cancelled() else self._judge_end(result))
+            is_over = await (
+                self._finish_cancelled(result) if self._is_cancelled() else self._judge_end(result)
+            )
 
     def _is_cancelled(self) -> bool:
         return self.cancel_mode is not None
 
     async def _finish_cancelled(self, result: Any) -> bool:
-        """Finish a cancelled run; with ``after_turn`` the last turn is complete and is committed."""
+        """Finish a cancelled run; with ``after_turn``, commit the last turn, which is complete."""
         if self.cancel_mode == "after_turn":
             self._commit_turn(result.to_input_list(mode="normalized"))
             await self._sync_sdk_session()
@@ -152,15 +152,15 @@ class AgentsGuardedRun:
         return self._history.view.build_items()
 
     def _build_metadata(self, items: Sequence[Any]) -> Trajectory:
-        asked = [step for step in build_steps(items, agent=self._agent.name) if step.source == "user"]
-        prompt = self._agent.instructions
+        prompts = [step for step in build_steps(items, agent=self._agent.name) if step.source == "user"]
+        instructions = self._agent.instructions
         return Trajectory(
             id=f"run-{uuid.uuid4().hex[:12]}",
             format="event_log",
-            task=asked[-1].content if asked else "",
+            task=prompts[-1].content if prompts else "",
             steps=(),
             tools=self._agent_wrapper.list_tool_specs(),
-            system_prompts={self._agent.name: prompt} if isinstance(prompt, str) else {},
+            system_prompts={self._agent.name: instructions} if isinstance(instructions, str) else {},
         )
 
     def _build_capabilities(self) -> Capabilities:
@@ -174,12 +174,12 @@ class AgentsGuardedRun:
         self._history.fix_steps()
 
     def _set_options(self, options: Mapping[str, Any]) -> None:
-        given = options.get("run_config")
-        self._config = RunConfig(**given) if isinstance(given, dict) else given or RunConfig()
-        seams = build_guarded_config(
+        config = options.get("run_config")
+        self._config = RunConfig(**config) if isinstance(config, dict) else config or RunConfig()
+        guarded_config = build_guarded_config(
             self._config, self._filter_model_input, self._model_caller, self._get_model
         )
-        self._options = {**options, "run_config": seams}
+        self._options = {**options, "run_config": guarded_config}
 
     def _build_runner_input(self) -> Any:
         """Return the input of the runner: the remaining items, or the state of a paused run."""
@@ -191,13 +191,13 @@ class AgentsGuardedRun:
         self._model_caller.start_turn()
         self._commit_turn(data.model_data.input)
         speaker = self._agent = self._agent_wrapper.wrap_agent(data.agent)
-        withheld = len(self._disabled_tools)
+        disabled_count = len(self._disabled_tools)
         plan = self._session.check_boundary()
         if plan is not None:
             speaker = await self._apply_plan(plan)
         await self._sync_sdk_session()
         self._raise_if_stopped()
-        if speaker is not self._agent or len(self._disabled_tools) > withheld:
+        if speaker is not self._agent or len(self._disabled_tools) > disabled_count:
             self._agent = speaker
             raise _RestartRunner
         return ModelInputData(
@@ -211,7 +211,7 @@ class AgentsGuardedRun:
         *,
         is_last: bool,
     ) -> JudgedResponse:
-        """Judge an answer before any tool runs; messages of the guard also stay for later model calls."""
+        """Judge a response before any tool runs; add the guard's messages to all later model calls."""
         if is_last:
             self._turn = self._build_step(response)
             return JudgedResponse(response)
@@ -221,8 +221,10 @@ class AgentsGuardedRun:
         self._turn = choice.turn
         self._raise_if_stopped()
         if choice.plan is None:
-            made = choice.response
-            return JudgedResponse(apply_repaired_turn(made, choice.turn) if choice.is_repaired else made)
+            accepted = choice.response
+            if choice.is_repaired:
+                accepted = apply_repaired_turn(accepted, choice.turn)
+            return JudgedResponse(accepted)
         texts = await acollect_messages(self._session, choice.plan, ask_person=self._ask)
         for text in texts:
             self._history.view.add_guard_text(text)
@@ -239,14 +241,14 @@ class AgentsGuardedRun:
 
     async def _invoke_tool(self, context: Any, arguments: str, tool: Callable[[], Awaitable[Any]]) -> Any:
         """Invoke a tool through the effect ledger, so that each effect happens once."""
-        context.run_config = self._config  # else an agent inside the tool would run with the guard's hooks
-        given = parse_arguments(arguments)
-        if given is None:
+        context.run_config = self._config  # without the guard's hooks, for an agent inside the tool
+        parsed = parse_arguments(arguments)
+        if parsed is None:
             return await tool()  # the SDK reports malformed arguments
-        claim = self._session.begin_tool(context.tool_name, given)
+        claim = self._session.begin_tool(context.tool_name, parsed)
         try:
             return await arun_tool(self._session, claim, lambda: _call_tool(tool))
-        except ToolTimeout as error:  # an exception would end the agent
+        except ToolTimeout as error:  # an exception would end the run
             self._failed_call_ids.add(context.tool_call_id)
             return str(error)
         except Exception:
@@ -254,16 +256,16 @@ class AgentsGuardedRun:
             raise
 
     def _declare_tool(self, tool: str, annotations: dict[str, Any]) -> None:
-        """Declare an MCP tool by its server's annotations, unless the guard's configuration declares it."""
+        """Declare an MCP tool by its annotations; the guard's own declarations take precedence."""
         if tool not in self._guard.tools:
             self._session.ledger.declare_tool(tool, from_annotations(annotations))
 
     def _commit_turn(self, items: Sequence[Any]) -> None:
-        goes_on = self._history.view.update(items)
+        is_extended = self._history.view.update(items)
         turn, self._turn = self._turn, None
         if turn is not None:
             self._history.commit_step(add_observations(items, turn, self._failed_call_ids), self._agent)
-        if not goes_on:  # a handoff has rewritten the list: earlier steps cannot be rolled back
+        if not is_extended:  # a handoff has rewritten the list: earlier steps cannot be rolled back
             self._history.fix_steps()
             if self._sdk_session is not None:
                 self._sdk_session.rebase(self._history.view.build_items())
@@ -274,10 +276,10 @@ class AgentsGuardedRun:
             await self._sdk_session.sync(self._history.view.build_items())
 
     async def _judge_end(self, result: Any) -> bool:
-        """Return True if the run is over: the runner has ended and the guard accepts the end."""
+        """Return True if the run is over: it waits for an approval, or the guard accepts its end."""
         if result.interruptions:
-            return True  # the run waits for an approval; its last turn is incomplete
-        # as the model sees it after handoffs
+            return True  # the last turn is incomplete until the approval
+        # The normalized form is the input of the model after handoffs.
         self._commit_turn(result.to_input_list(mode="normalized"))
         plan = await aend_session(self._session)
         if plan is not None:
@@ -287,12 +289,12 @@ class AgentsGuardedRun:
         return plan is None
 
     async def _apply_plan(self, plan: RecoveryPlan) -> Agent[Any]:
-        """Apply to the view a plan that the session has executed; return the agent that continues."""
+        """Apply a plan that the session has executed to the view; return the agent that continues."""
         speaker = self._agent
         failed = await aundo_effects(self._session, plan)
         for action in plan.actions:
             if isinstance(action, Repair):
-                self._history.replace_result(action.step, action.field, action.text)
+                self._history.replace_result(action)
             elif isinstance(action, Rewind | Restart):
                 to_step = action.to_step if isinstance(action, Rewind) else 0
                 speaker = self._history.roll_back(to_step, speaker=self._agent)

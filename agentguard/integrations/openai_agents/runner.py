@@ -4,18 +4,18 @@
 
     result = await guard.openai_agents.run(agent, "task")
 
-The SDK's hooks only observe, so the guard uses four other extension points:
+The SDK's hooks cannot change a run. Therefore the guard uses four other extension points:
 
-- the model: the guard can reject an answer before the SDK acts on it.
-- the filter of each model call's input: it hides rolled back turns from every later call.
+- the model: the guard can reject a response before the SDK acts on it.
+- the input filter of model calls: it hides rolled back turns from every later call.
 - the tools: each effect happens once.
-- a loop around the runner: it restarts the runner from the remaining items if a run has ended or must go
-  back to before a handoff.
+- a loop around the runner: it restarts the runner from the remaining items after a rejected end, or after a
+  rollback past a handoff.
 
 Agents are copied for a run, with their tools, their models and the agents that they hand off to.
 
-Runs whose history the server stores are rejected, since rolled back turns would reappear from there. Other
-sessions of the SDK are supported: the guard writes them, so that they contain only the remaining items.
+The guard rejects runs whose history the server stores, because it cannot remove turns there. It supports
+other sessions of the SDK: it writes them itself, so that they contain only the remaining items.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ except ImportError as error:
     raise MissingExtra("The OpenAI Agents SDK", "openai-agents") from error
 
 from agentguard.integrations.openai_agents.model_calls import close_on_exit
-from agentguard.integrations.openai_agents.run import AgentsGuardedRun, AskCallback
+from agentguard.integrations.openai_agents.run import AgentsGuardedRun
+from agentguard.runtime.tool_execution import AskCallback
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
@@ -55,7 +56,9 @@ class GuardedState:
 
     def _resume(self, options: dict[str, Any]) -> AgentsGuardedRun:
         if self.state is None:
-            raise ConfigError("run: this state was already continued; a guarded run continues once")
+            raise ConfigError(
+                "run: this state has been resumed before; a state of a guarded run can be resumed once"
+            )
         self._run.resume(self.state, options)
         self.state = None
         return self._run
@@ -68,7 +71,7 @@ class GuardedResult:
     """Result of a guarded run; other attributes are those of the SDK's result of the last runner.
 
     Attributes:
-        result: the SDK's result. Its items still contain turns that were rolled back.
+        result: the SDK's result; its items contain the rolled back turns.
     """
 
     def __init__(self, run: AgentsGuardedRun, result: Any) -> None:
@@ -76,7 +79,7 @@ class GuardedResult:
 
     @property
     def session(self) -> Session:
-        """Return the session: findings, recoveries, the recorded trajectory."""
+        """Return the session, with findings, recoveries and the recorded trajectory."""
         return self._run.session
 
     @property
@@ -85,11 +88,11 @@ class GuardedResult:
         return self._run.get_original_agent(self.result.last_agent)
 
     def to_input_list(self) -> list[Any]:
-        """Return the items of the run as input of a further run: whole turns, none of them rolled back."""
+        """Return the items of the run without rolled back turns, as input of a further run."""
         return self._run.build_items()
 
     def to_state(self) -> GuardedState:
-        """Return the state of a run that waits for an approval. Approve or reject, then pass it to `run`."""
+        """Return the state of a run that waits for an approval; after the decision, pass it to `run`."""
         return GuardedState(self.result.to_state(), self._run)
 
     def __getattr__(self, name: str) -> Any:
@@ -97,7 +100,7 @@ class GuardedResult:
 
 
 class GuardedRunStream(GuardedResult):
-    """Streamed run; it advances while its events are read."""
+    """Streamed run; it advances while the caller reads its events."""
 
     def __init__(self, run: AgentsGuardedRun, start: Callable[[], Awaitable[None]]) -> None:
         super().__init__(run, None)
@@ -106,15 +109,15 @@ class GuardedRunStream(GuardedResult):
     async def stream_events(self) -> AsyncIterator[Any]:
         """Yield the SDK's events, including those of runners that were restarted after a rollback.
 
-        The caller sees the events of a turn before the guard may roll it back. Of a rejected answer it sees
-        the events up to the first call.
+        The caller also gets the events of turns that the guard rolls back later, and the events of rejected
+        responses up to the first call.
 
         Raises:
-            ConfigError: the events have been read already.
+            ConfigError: the caller has read the events before.
             RunStopped: the guard stopped the run.
         """
         if self.result is not None:
-            raise ConfigError("run_streamed: the events of a run are read once")
+            raise ConfigError("run_streamed: the events of a run can be read once")
         await self._start()
         async with close_on_exit(self._run.stream(self._set_result)) as events:
             async for event in events:
@@ -123,7 +126,7 @@ class GuardedRunStream(GuardedResult):
                 yield event
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
-        """Cancel the run as ``RunResultStreaming.cancel`` does. The guard neither restarts nor judges it."""
+        """Cancel the run like ``RunResultStreaming.cancel``; the guard neither restarts nor judges it."""
         self._run.cancel_mode = mode
         if self.result is not None:
             self.result.cancel(mode)
@@ -133,12 +136,12 @@ class GuardedRunStream(GuardedResult):
 
     def __getattr__(self, name: str) -> Any:
         if self.result is None:
-            raise AttributeError(f"there is no {name!r} before stream_events() is read")
+            raise AttributeError(f"the result has no {name!r} before the first event of stream_events()")
         return getattr(self.result, name)
 
 
 class GuardedRunner:
-    """Runs agents under a guard; see `Guard.openai_agents`."""
+    """Runner of guarded agents; see `Guard.openai_agents`."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -156,7 +159,7 @@ class GuardedRunner:
 
         Args:
             agent: the agent that the run starts with; it is not changed.
-            input: the task, the items to continue from, or the state of a guarded run that waits.
+            input: the task, the items to continue from, or the state of a guarded run.
             ask: called with a question when a person must decide; may be a coroutine function.
             on_run: called with the session of the run when the run begins.
             options: options of ``Runner.run``; ``max_turns`` applies to each restart of the runner.
@@ -181,7 +184,7 @@ class GuardedRunner:
     ) -> GuardedRunStream:
         """Run an agent like ``Runner.run_streamed``, guarded; arguments and errors are those of `run`.
 
-        The run advances, and raises its errors, while `GuardedRunStream.stream_events` is read.
+        The run advances, and raises its errors, while the caller reads `GuardedRunStream.stream_events`.
         """
         return GuardedRunStream(*self._prepare_run(agent, input, ask, on_run, options))
 
@@ -202,25 +205,24 @@ class GuardedRunner:
         """Return the run and the function that starts it."""
         for name in _SERVER_HISTORY_OPTIONS:
             if options.get(name):
-                raise ConfigError(f"run: {name} keeps turns that are rolled back; pass the items as input")
+                raise ConfigError(
+                    f"run: with {name} the server stores rolled back turns; pass the items as input"
+                )
         if isinstance(options.get("session"), OpenAIConversationsSession):
             raise ConfigError(
-                "run: the server keeps turns that are rolled back; pass another kind of session"
+                "run: OpenAIConversationsSession stores rolled back turns on the server; pass another session"
             )
         if isinstance(input, GuardedState):
             run = input._resume(options)
             return run, _do_nothing
         if not isinstance(input, str | list):
             raise ConfigError(
-                "run: the input is neither a text nor a list of items nor the state of a guarded run, which "
-                "to_state() of its result gives"
+                "run: the input must be a text, a list of items, or the state of a guarded run "
+                "(to_state() of its result)"
             )
         run = AgentsGuardedRun(self._guard, agent, ask)
         return run, partial(run.start, input, on_run, options)
 
 
 async def _do_nothing() -> None:
-    """Do nothing, for a run that has already begun."""
-
-
-__all__ = ["GuardedResult", "GuardedRunStream", "GuardedRunner", "GuardedState"]
+    """Do nothing: a resumed run has begun before."""

@@ -1,7 +1,8 @@
 """Writer that keeps a session of the OpenAI Agents SDK equal to the remaining items of a guarded run.
 
-The SDK only appends to a session. So the guard reads and writes it itself: at each boundary between turns it
-pops the items that were rolled back and adds the new ones. After a crash the session holds whole turns.
+The SDK only appends to a session. Therefore the guard reads and writes the session itself: at each boundary
+between turns it removes the rolled back items and adds the new ones. After a crash the session contains
+complete turns.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SdkSessionWriter:
         """Return the input of the run: the session's history and the new items.
 
         Args:
-            new_items: the caller's input.
+            new_items: input items of the caller.
         """
         settings = getattr(self._session, "session_settings", None) or SessionSettings()
         limit = settings.resolve(self._config.session_settings).limit
@@ -54,25 +55,25 @@ class SdkSessionWriter:
         return items
 
     def rebase(self, items: Sequence[Any]) -> None:
-        """Keep the stored items after a handoff has rewritten the list; later items are appended."""
+        """Keep the stored items after a handoff has rewritten the list; append later items to them."""
         self._first_items, self._run_offset = list(self._written_items), len(items)
 
     async def sync(self, run_items: Sequence[Any]) -> None:
         """Make the session equal to the remaining items of the run, which form whole turns.
 
         Raises:
-            RecoveryError: another writer has changed the session in between.
+            RecoveryError: another writer has changed the session.
         """
-        wanted = [*self._first_items, *run_items[self._run_offset :]]
+        target = [*self._first_items, *run_items[self._run_offset :]]
         same = 0
-        while same < min(len(wanted), len(self._written_items)) and wanted[same] == self._written_items[same]:
+        while same < min(len(target), len(self._written_items)) and target[same] == self._written_items[same]:
             same += 1
         while len(self._written_items) > same:
             await self._pop(self._written_items[-1])
             self._written_items.pop()
-        if len(wanted) > same:
-            await _call_maybe_async(self._session.add_items, list(wanted[same:]))
-            self._written_items += copy.deepcopy(wanted[same:])
+        if len(target) > same:
+            await _call_maybe_async(self._session.add_items, list(target[same:]))
+            self._written_items += copy.deepcopy(target[same:])
 
     async def _pop(self, expected: Any) -> None:
         popped = await _call_maybe_async(self._session.pop_item)
@@ -81,8 +82,8 @@ class SdkSessionWriter:
         if popped is not None:
             await _call_maybe_async(self._session.add_items, [popped])
         raise RecoveryError(
-            "openai-agents: the session does not end with what this run wrote to it, so no turn can be taken "
-            "back there; give runs that go on side by side sessions of their own"
+            "openai-agents: another writer has changed the session, so no turn can be removed from it; "
+            "use a separate session for each concurrent run"
         )
 
 
@@ -95,10 +96,10 @@ def _is_new(item: Any, history: list[Any], new_items: list[Any]) -> bool:
 
 def _is_same_item(popped: Any, expected: Any) -> bool:
     """Return whether a popped item is the expected one; a session may add fields to it."""
-    kept = json.loads(json.dumps(expected, default=str))
-    return isinstance(popped, dict) and all(popped.get(key) == value for key, value in kept.items())
+    fields = json.loads(json.dumps(expected, default=str))
+    return isinstance(popped, dict) and all(popped.get(key) == value for key, value in fields.items())
 
 
 async def _call_maybe_async(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    given = method(*args, **options)
-    return await given if inspect.isawaitable(given) else given
+    result = method(*args, **options)
+    return await result if inspect.isawaitable(result) else result

@@ -4,14 +4,14 @@
 
     agent = Agent(model, tools=[...], capabilities=[guard.pydantic_ai()])
 
-A turn is judged before the node that calls its tools. There the guard can remove the response from the
-history and repeat the request. A rollback happens after that node. The guard cuts the history to its state
-before a turn. The next node repeats that turn's request, with the correction as a prompt at its end. So a
-result always follows its call, and the history never ends in a call without a result.
+The guard judges a turn before the node that calls its tools. There it can remove the response from the
+history and repeat the request. A rollback happens after that node: the guard restores the history before a
+turn, and the next node repeats that turn's request with the correction as its last prompt. The history never
+contains a call without its result.
 
 The guard uses hooks before and after a node, because under ``run_stream`` tools run before a hook around
-their node. The caller of ``run_stream`` receives the last response while it is generated. So the guard cannot
-reject the end of such a run; the acceptance test still runs and its verdict is recorded.
+their node. The caller of ``run_stream`` receives the last response while the model generates it. Therefore
+the guard cannot reject the end of such a run; it runs the acceptance test and records the verdict.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from agentguard import _sync_async
 from agentguard.errors import MissingExtra
 from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
-from agentguard.runtime.session import ResolvedTurn, Session, aend_session
-from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, run_with_read_retry
+from agentguard.runtime.session import MAX_REJECTIONS, ResolvedTurn, Session, aend_session
+from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE, AskCallback, run_with_read_retry
 from agentguard.runtime.tool_timeout import ToolTimeout, alimit_call
 
 try:
@@ -47,16 +47,13 @@ except ImportError as error:
     raise MissingExtra("pydantic-ai", "pydantic-ai") from error
 
 from agentguard.integrations.pydantic_ai.messages import apply_repaired_turn, request_candidate
-from agentguard.integrations.pydantic_ai.run import AskCallback, PydanticGuardedRun, format_tool_result
+from agentguard.integrations.pydantic_ai.run import PydanticGuardedRun, format_tool_result
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-MAX_REJECTIONS = 10
-"""Consecutive rejections of one turn. After that the answer is accepted, since a budget may be unlimited."""
-
 _NOT_EXECUTED_ERRORS = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolRetryError)
-"""Exceptions that report that a call was not executed and may be repeated."""
+"""Exceptions of calls that were not executed and may be repeated."""
 
 
 class GuardCapability(AbstractCapability[Any]):
@@ -65,13 +62,13 @@ class GuardCapability(AbstractCapability[Any]):
     Args:
         guard: the guard whose rules apply; set by `Guard.pydantic_ai`.
         name: name of the agent in the trajectory; by default the agent's own name.
-        ask: called with a question when a person must decide; the agent gets the answer. May be a coroutine
-            function.
+        ask: called with a question when a person must decide; the agent gets the answer. The function may be
+            a coroutine function.
         on_run: called with the session of each run when the run begins, for example to inspect it later.
         models: models by name, for candidates of a turn; pydantic-ai infers others from their names.
 
-    A run that the guard stops raises `RunStopped` with the reason, since an agent with typed output has
-    no other value to return.
+    A run that the guard stops raises `RunStopped` with the reason, because an agent with typed output has no
+    other value to return.
     """
 
     def __init__(
@@ -94,10 +91,10 @@ class GuardCapability(AbstractCapability[Any]):
 
     async def for_run(self, ctx: RunContext[Any]) -> GuardCapability:
         """Return a separate capability for each run."""
-        made = copy.copy(self)
-        made._run = self._create_run(self._name or (ctx.agent.name if ctx.agent is not None else None))
-        made._rejection_count = 0
-        return made
+        capability = copy.copy(self)
+        capability._run = self._create_run(self._name or (ctx.agent.name if ctx.agent is not None else None))
+        capability._rejection_count = 0
+        return capability
 
     async def prepare_tools(
         self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
@@ -131,11 +128,11 @@ class GuardCapability(AbstractCapability[Any]):
         if plan is None:
             return _replace_node(choice, ctx, node)
         self._rejection_count += 1
-        told = await run.build_guard_texts(session, plan)
-        return ModelRequestNode(run.build_retry_request(ctx.messages, told))
+        texts = await run.build_guard_texts(session, plan)
+        return ModelRequestNode(run.build_retry_request(ctx.messages, texts))
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
-        """Commit a turn after its tools ran, and apply the recovery that is due."""
+        """Commit a turn after its tools ran, and apply a due recovery."""
         session = self._run.session
         if session is None or session.has_ended or not isinstance(node, CallToolsNode):
             return result
@@ -190,7 +187,7 @@ class GuardCapability(AbstractCapability[Any]):
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: Any, response: ModelResponse
     ) -> ModelResponse:
-        """Keep the request of the turn as a template for further candidates."""
+        """Store the request of the turn as a template for further candidates."""
         del ctx
         self._request_context = request_context
         return response
@@ -200,7 +197,7 @@ class GuardCapability(AbstractCapability[Any]):
 
     async def after_run(self, ctx: RunContext[Any], *, result: Any) -> Any:
         """End the session of a run whose last response was streamed to the caller."""
-        messages = result.all_messages()  # the context only has the messages from the start of the run
+        messages = result.all_messages()  # the context has the messages of the start of the run
         session = self._run.get_or_start_session(ctx.run_id, messages)
         if not session.has_ended:
             self._run.commit_new_messages(session, messages)
@@ -208,7 +205,7 @@ class GuardCapability(AbstractCapability[Any]):
         return result
 
     async def _handle_end(self, ctx: RunContext[Any], session: Session, result: Any) -> Any:
-        """Accept the end of the run, or send the agent back to the model."""
+        """Accept the end of the run, or continue the run with a model request."""
         self._run.commit_new_messages(session, ctx.messages)
         plan = await aend_session(session)
         if plan is None:
@@ -220,12 +217,9 @@ class GuardCapability(AbstractCapability[Any]):
 
 
 def _replace_node(choice: ResolvedTurn, ctx: RunContext[Any], node: Any) -> Any:
-    """Return the node of the selected response, which replaces the response in the history."""
+    """Return the node of the selected response; replace the response in the history."""
     if choice.response is node.model_response and not choice.is_repaired:
         return node
-    taken = apply_repaired_turn(choice.response, choice.turn) if choice.is_repaired else choice.response
-    ctx.messages[-1] = taken
-    return CallToolsNode(taken)
-
-
-__all__ = ["GuardCapability"]
+    response = apply_repaired_turn(choice.response, choice.turn) if choice.is_repaired else choice.response
+    ctx.messages[-1] = response
+    return CallToolsNode(response)

@@ -1,8 +1,8 @@
 """Conversion of pydantic-ai's messages to steps, and positions to which a run can be rolled back.
 
-A step of an agent is a response of the model with the parts of the next request that answer its calls. Each
-other part of a request (a prompt, feedback on a rejected output) is a step. The guard's texts are added to a
-request after its steps were committed, so they are never steps.
+A step of an agent is a response of the model with the results of its calls, which are parts of the next
+request. Each other part of a request (a prompt, feedback on a rejected output) is a step. The guard adds its
+texts to a request after the commit of its steps, so they are not steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Part = TypeVar("_Part")
 async def request_candidate(
     ctx: RunContext[Any], request_context: Any, variant: SampleVariant, models: Mapping[str, Any]
 ) -> ModelResponse:
-    """Request another candidate of a turn; its usage is added to the run's.
+    """Request another candidate of a turn; add its usage to that of the run.
 
     Args:
         ctx: context of the run.
@@ -80,35 +80,34 @@ def _replace_call(part: Any, tool_name: str, arguments: dict[str, Any]) -> Any:
 
 def replace_result(messages: Iterable[ModelMessage], call_id: str | None, text: str) -> list[ModelMessage]:
     """Return the messages with another text for a tool result."""
-    made: list[ModelMessage] = []
-    for message in messages:
-        if isinstance(message, ModelRequest):
-            message = replace(message, parts=replace_result_in_parts(message.parts, call_id, text))
-        made.append(message)
-    return made
+    return [
+        replace(message, parts=replace_result_in_parts(message.parts, call_id, text))
+        if isinstance(message, ModelRequest)
+        else message
+        for message in messages
+    ]
 
 
 def replace_result_in_parts(parts: Sequence[_Part], call_id: str | None, text: str) -> list[_Part]:
     """Return the parts of a request with another text for a tool result."""
-    made: list[Any] = [
+    new_parts: list[Any] = [
         replace(part, content=text)
         if isinstance(part, ToolReturnPart) and part.tool_call_id == call_id
         else part
         for part in parts
     ]
-    return made
+    return new_parts
 
 
-_ERROR_PART_TYPES = frozenset({"failed", "retried", "interrupted"})
-"""Outcomes of a call that are errors; a call denied by a person is not an error."""
+_ERROR_OUTCOMES = frozenset({"failed", "retried", "interrupted"})
+"""Outcomes of a call that are errors; a denial by a person is not an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePosition:
     """Position of a run before a turn of the agent: the history and the next request.
 
-    The position keeps calls and results together: a result is part of the request, and the request is sent
-    as a whole.
+    Calls and results stay together: the results are parts of the request.
     """
 
     history: tuple[ModelMessage, ...]
@@ -116,24 +115,28 @@ class MessagePosition:
 
 
 def build_steps(messages: Iterable[ModelMessage], *, agent: str) -> list[Step]:
-    """Convert messages to steps without an index."""
-    made: list[Step] = []
+    """Convert messages to steps without an index; ``agent`` is the name of the model's responses."""
+    steps: list[Step] = []
     for message in messages:
         if isinstance(message, ModelResponse):
-            made.append(build_step(message, agent=agent))
+            steps.append(build_step(message, agent=agent))
             continue
         for part in message.parts:
-            seen = _build_observation(part)
-            if seen is not None and made and any(call.id == seen.call_id for call in made[-1].tool_calls):
-                made[-1] = replace(made[-1], observations=(*made[-1].observations, seen))
-            elif (own := _build_part_step(part, seen)) is not None:
-                made.append(own)
-    return made
+            result = _build_observation(part)
+            if (
+                result is not None
+                and steps
+                and any(call.id == result.call_id for call in steps[-1].tool_calls)
+            ):
+                steps[-1] = replace(steps[-1], observations=(*steps[-1].observations, result))
+            elif (step := _build_part_step(part, result)) is not None:
+                steps.append(step)
+    return steps
 
 
 def build_step(response: ModelResponse, *, agent: str) -> Step:
     """Convert a response of the model to a step without tool results."""
-    used = response.usage
+    usage = response.usage
     return Step(
         index=0,
         source=Source.AGENT,
@@ -142,9 +145,9 @@ def build_step(response: ModelResponse, *, agent: str) -> Step:
         reasoning=_join_parts(response, "thinking"),
         tool_calls=tuple(_build_tool_call(part) for part in response.tool_calls),
         usage=Usage(
-            prompt_tokens=used.input_tokens,
-            completion_tokens=used.output_tokens,
-            cached_tokens=used.cache_read_tokens or None,
+            prompt_tokens=usage.input_tokens,
+            completion_tokens=usage.output_tokens,
+            cached_tokens=usage.cache_read_tokens or None,
         ),
         model=response.model_name,
     )
@@ -159,15 +162,14 @@ def join_system_prompts(messages: Sequence[ModelMessage]) -> str:
 
 
 def find_task(messages: Sequence[ModelMessage]) -> str:
-    """Return the latest user prompt."""
+    """Return the text of the latest user prompt; empty without a prompt."""
     parts = (part for message in reversed(messages) for part in reversed(message.parts))
     return next((_join_text(part.content) for part in parts if isinstance(part, UserPromptPart)), "")
 
 
 def build_request(parts: Sequence[ModelRequestPart], guard_texts: Sequence[str]) -> ModelRequest:
     """Build a request with the guard's texts at its end."""
-    said = [UserPromptPart(text) for text in guard_texts]
-    return ModelRequest(parts=[*parts, *said])
+    return ModelRequest(parts=[*parts, *map(UserPromptPart, guard_texts)])
 
 
 def _join_parts(response: ModelResponse, kind: str) -> str:
@@ -186,7 +188,7 @@ def _build_tool_call(part: Any) -> ToolCall:
 def _build_observation(part: Any) -> Observation | None:
     """Return the result of a call, if the part is one."""
     if part.part_kind == "tool-return":
-        text, failed = part.model_response_str(), part.outcome in _ERROR_PART_TYPES
+        text, failed = part.model_response_str(), part.outcome in _ERROR_OUTCOMES
     elif part.part_kind == "retry-prompt" and part.tool_name is not None:
         text, failed = part.model_response(), True
     else:
@@ -194,14 +196,12 @@ def _build_observation(part: Any) -> Observation | None:
     return Observation(content=text, call_id=part.tool_call_id, tool=part.tool_name, is_error=failed)
 
 
-def _build_part_step(part: Any, answered_call_ids: Observation | None) -> Step | None:
-    """Convert a part that does not answer a call of the preceding turn; None if it is not a step."""
+def _build_part_step(part: Any, result: Observation | None) -> Step | None:
+    """Convert a part that is not a result of the preceding turn; return None if it is not a step."""
     if part.part_kind == "user-prompt":
         return Step(index=0, source=Source.USER, agent="human", content=_join_text(part.content))
-    if answered_call_ids is not None:
-        return Step(
-            index=0, source=Source.ENVIRONMENT, agent="environment", observations=(answered_call_ids,)
-        )
+    if result is not None:
+        return Step(index=0, source=Source.ENVIRONMENT, agent="environment", observations=(result,))
     if part.part_kind in ("retry-feedback", "retry-prompt"):
         text = part.model_response()
         return Step(index=0, source=Source.ENVIRONMENT, agent="environment", content=text)

@@ -1,4 +1,4 @@
-"""Guarded run of a pydantic-ai agent: commits its messages and applies plans to them."""
+"""Guarded run of a pydantic-ai agent: it commits messages to the session and applies plans to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ModelResponse, ToolReturnPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ToolReturn,
+    ToolReturnPart,
+)
 from pydantic_ai.tools import ToolDefinition
 
 from agentguard import _sync_async
@@ -26,17 +33,15 @@ from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, Sa
 from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.recover.plan import RecoveryPlan
 from agentguard.runtime.session import ResolvedTurn, Session, resolve_turn
-from agentguard.runtime.tool_execution import acollect_messages, aundo_effects
+from agentguard.runtime.tool_execution import AskCallback, acollect_messages, aundo_effects
 from agentguard.trajectory.model import Step, ToolSpec, Trajectory
 
 if TYPE_CHECKING:
     from agentguard.guard import Guard
 
-AskCallback = Callable[[str], str | Awaitable[str]]
-
 
 class PydanticGuardedRun:
-    """State of one run.
+    """Guarded run of an agent.
 
     Args:
         guard: the guard whose rules apply.
@@ -45,7 +50,7 @@ class PydanticGuardedRun:
         on_run: called with the session when the run begins.
 
     Attributes:
-        created_at: epoch seconds at which the run began.
+        created_at: start of the run in seconds since 1970.
     """
 
     def __init__(
@@ -79,7 +84,7 @@ class PydanticGuardedRun:
         return [tool for tool in tools if tool.name not in self.disabled_tools]
 
     def get_or_start_session(self, run_id: str | None, messages: Sequence[ModelMessage]) -> Session:
-        """Return the session. The first call starts it, since the tools are known only then."""
+        """Return the session; the first call starts it, because the tools are known only then."""
         if self._session is None:
             system = join_system_prompts(messages)
             meta = Trajectory(
@@ -90,8 +95,8 @@ class PydanticGuardedRun:
                 tools=tuple(_build_tool_spec(tool) for tool in self._known_tools.values()),
                 system_prompts={self.agent_name: system} if system else {},
             )
-            can = replace(MODEL_LOOP_CAPABILITIES, escalate=self._ask is not None)
-            self._session = self._guard.session(meta, can)
+            capabilities = replace(MODEL_LOOP_CAPABILITIES, escalate=self._ask is not None)
+            self._session = self._guard.session(meta, capabilities)
             if self._on_run is not None:
                 self._on_run(self._session)
         return self._session
@@ -122,7 +127,7 @@ class PydanticGuardedRun:
         response: ModelResponse,
         request_candidate: Callable[[SampleVariant], Awaitable[ModelResponse]],
     ) -> ResolvedTurn:
-        """Judge a turn before its tools run; ``request_candidate`` requests another candidate.
+        """Judge a response before its tools run; ``request_candidate`` requests another candidate.
 
         Raises:
             RunStopped: the guard stops the run.
@@ -151,16 +156,16 @@ class PydanticGuardedRun:
         messages: list[ModelMessage],
         parts: Sequence[ModelRequestPart],
     ) -> ModelRequest:
-        """Apply to the messages a plan that the session has executed.
+        """Apply a plan that the session has executed to the messages.
 
         Args:
             session: session of the run.
             plan: the executed plan.
-            messages: history of the run, changed in place.
-            parts: parts of the request that would be next.
+            messages: history of the run; the method changes it in place.
+            parts: parts of the next request without the plan.
 
         Returns:
-            The request to make instead.
+            The next request.
 
         Raises:
             RunStopped: the plan stops the run.
@@ -176,11 +181,11 @@ class PydanticGuardedRun:
                 self.disabled_tools |= set(action.tools)
         self._committed_count = len(messages) + 1  # pydantic-ai adds the request to the history
         self.raise_if_stopped(session)
-        told = await acollect_messages(session, plan, failed, ask_person=self._ask)
-        return build_request(parts, told)
+        texts = await acollect_messages(session, plan, failed, ask_person=self._ask)
+        return build_request(parts, texts)
 
     async def build_guard_texts(self, session: Session, plan: RecoveryPlan) -> list[str]:
-        """Return the guard's texts of a plan for an answer, including a person's answer."""
+        """Return the guard's texts of a plan that rejects a response, including a person's answer."""
         return await acollect_messages(session, plan, ask_person=self._ask)
 
     @staticmethod
@@ -193,8 +198,7 @@ class PydanticGuardedRun:
         self, repair: Repair, messages: list[ModelMessage], parts: Sequence[ModelRequestPart]
     ) -> list[ModelRequestPart]:
         """Replace the text of a tool result in the messages and in all saved positions."""
-        at = int(repair.field.partition("[")[2].rstrip("]"))
-        call = self._steps[repair.step].observations[at].call_id
+        call = self._steps[repair.step].observations[repair.index].call_id
         messages[:] = replace_result(messages, call, repair.text)
         self._positions = {
             step: MessagePosition(
@@ -208,25 +212,25 @@ class PydanticGuardedRun:
     def _roll_back(
         self, session: Session, messages: list[ModelMessage], to_step: int
     ) -> Sequence[ModelRequestPart]:
-        """Restore the history at a position; return the parts of the request to make there.
+        """Restore the history at a position; return the parts of the next request.
 
-        A rollback ends before a turn of the agent. The steps between ``to_step`` and that turn are prompts of
-        this run or of the history it began with. They stay and are committed again.
+        A rollback ends before a turn of the agent. The steps between ``to_step`` and that turn are prompts,
+        of this run or of its initial history. They stay, and the method commits them again.
         """
-        at = min(step for step in self._positions if step >= to_step)
-        place = self._positions[at]
-        messages[:] = place.history
-        again = self._steps[to_step:at]
+        turn_step = min(step for step in self._positions if step >= to_step)
+        position = self._positions[turn_step]
+        messages[:] = position.history
+        prompt_steps = self._steps[to_step:turn_step]
         del self._steps[to_step:]
-        self._positions = {step: kept for step, kept in self._positions.items() if step <= at}
-        for step in again:
+        self._positions = {step: one for step, one in self._positions.items() if step <= turn_step}
+        for step in prompt_steps:
             self._steps.append(session.commit(step))
-        return place.parts
+        return position.parts
 
 
 def format_tool_result(tool_name: str, result: Any) -> str:
     """Return a tool's return value as the text that the model gets."""
-    value = getattr(result, "return_value", result)
+    value = result.return_value if isinstance(result, ToolReturn) else result
     return ToolReturnPart(tool_name=tool_name, content=value, tool_call_id="").model_response_str()
 
 

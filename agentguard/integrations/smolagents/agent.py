@@ -5,10 +5,10 @@
     agent = guard.smolagents(ToolCallingAgent(tools=[...], model=model))
     agent.run("Book seat 4.")
 
-smolagents has no hook before a turn acts. So the copy has another model object, which asks the agent's own
-model and judges each message before it returns it. A rollback cuts the memory of the copy; the messages of
-the next request are written from the memory. The tools of the copy call the agent's tools through the effect
-ledger. A ``CodeAgent`` calls them from its code.
+smolagents has no hook before the tools of a turn run. Therefore the copy has another model object, which
+calls the agent's own model and judges each message before it returns the message. A rollback truncates the
+memory of the copy; smolagents builds the next request from the memory. The tools of the copy call the agent's
+tools through the effect ledger. A ``CodeAgent`` calls them from its code.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 _ACTION_STOP_SEQUENCE = "Observation:"
-"""Stop sequence of the requests for turns; requests for plans and for a forced answer lack it."""
+"""Stop sequence of the requests for turns; requests for plans and for a forced final answer lack it."""
 
 _CODE_SPEC = ToolSpec(
     name=CODE_TOOL,
@@ -88,24 +88,26 @@ def build_guarded_agent(
         raise ConfigError(
             "smolagents: the executor runs the tools outside this process: use executor_type='local'"
         )
-    made = copy.copy(agent)
-    runs = RunTracker(guard, made, ask=ask, on_run=on_run)
-    made.memory = AgentMemory(agent.memory.system_prompt.system_prompt)
-    made.memory.steps = list(agent.memory.steps)
-    made.state = dict(agent.state)
-    made.model = TurnModel(agent.model, runs, dict(models or {}))
-    made.tools = {
+    guarded = copy.copy(agent)
+    runs = RunTracker(guard, guarded, ask=ask, on_run=on_run)
+    guarded.memory = AgentMemory(agent.memory.system_prompt.system_prompt)
+    guarded.memory.steps = list(agent.memory.steps)
+    guarded.state = dict(agent.state)
+    guarded.model = TurnModel(agent.model, runs, dict(models or {}))
+    guarded.tools = {
         name: tool if name == FINAL_ANSWER_TOOL else LedgerTool(tool, runs)
         for name, tool in agent.tools.items()
     }
-    made.managed_agents = {name: LedgerManagedAgent(one, runs) for name, one in agent.managed_agents.items()}
-    made.final_answer_checks = [*agent.final_answer_checks, runs.check_answer]
-    made.step_callbacks = StepObserver(agent.step_callbacks, runs)
-    return made
+    guarded.managed_agents = {
+        name: LedgerManagedAgent(one, runs) for name, one in agent.managed_agents.items()
+    }
+    guarded.final_answer_checks = [*agent.final_answer_checks, runs.check_answer]
+    guarded.step_callbacks = StepObserver(agent.step_callbacks, runs)
+    return guarded
 
 
 class RunTracker:
-    """The current run of a guarded agent; a task in its memory begins a run.
+    """Tracker of the current run of a guarded agent; a task in the agent's memory begins a run.
 
     Args:
         guard: the guard of the runs.
@@ -127,7 +129,7 @@ class RunTracker:
         self._run: SmolagentsRun | None = None
 
     def get_run(self) -> SmolagentsRun:
-        """Return the run of the latest task; start it if it is new."""
+        """Return the run of the latest task; start it for a new task."""
         steps = self._agent.memory.steps
         task = next((step for step in reversed(steps) if isinstance(step, TaskStep)), None)
         if self._run is None or task is not self._task:
@@ -137,21 +139,21 @@ class RunTracker:
         return self._run
 
     def check_answer(self, answer: Any, memory: AgentMemory, agent: Any = None) -> bool:
-        """Check of the final answer, in the form that smolagents expects."""
+        """Return True if the guard accepts the final answer; otherwise raise AnswerRefused."""
         del memory, agent
         self.get_run().check_answer(answer)
         return True
 
     def _start_run(self) -> SmolagentsRun:
         agent = self._agent
-        called = {**agent.tools, **agent.managed_agents}
+        callables = {**agent.tools, **agent.managed_agents}
         is_code = isinstance(agent, CodeAgent)
-        specs = [build_tool_spec(tool) for tool in called.values()]
+        specs = [build_tool_spec(tool) for tool in callables.values()]
         return SmolagentsRun(
             self._guard,
             agent,
             self._build_code_parser() if is_code else build_call_turn,
-            tools=frozenset(called) - {FINAL_ANSWER_TOOL},
+            tools=frozenset(callables) - {FINAL_ANSWER_TOOL},
             specs=[*specs, _CODE_SPEC] if is_code else specs,
             can_repair=not is_code,
             ask=self._ask,
@@ -165,7 +167,7 @@ class RunTracker:
 
 
 class TurnModel:
-    """Model that returns accepted turns; all other requests go to the agent's own model unchanged.
+    """Model that returns accepted turns; the agent's own model gets all other requests unchanged.
 
     Args:
         inner: the agent's own model.
@@ -180,6 +182,7 @@ class TurnModel:
         return getattr(self._inner, name)
 
     def __call__(self, *args: Any, **options: Any) -> ChatMessage:
+        """Call the model like `generate`."""
         return self.generate(*args, **options)
 
     def generate(self, messages: list[ChatMessage], **options: Any) -> ChatMessage:
@@ -191,7 +194,7 @@ class TurnModel:
     def generate_stream(
         self, messages: list[ChatMessage], **options: Any
     ) -> Iterator[ChatMessageStreamDelta]:
-        """Yield the accepted message for a turn as one delta, since a rejected message must stay hidden."""
+        """Yield the accepted message for a turn as one delta, to hide rejected messages."""
         if not _is_turn_request(options):
             yield from self._inner.generate_stream(messages, **options)
             return
@@ -211,21 +214,21 @@ class TurnModel:
         is_streamed: bool = False,
     ) -> ChatMessage:
         model = self._models[variant.model] if variant.model else self._inner
-        given = dict(options)
+        options = dict(options)
         if variant.temperature is not None:
-            given["temperature"] = variant.temperature
-        offered = given.get("tools_to_call_from")
-        if offered is not None:
+            options["temperature"] = variant.temperature
+        tools = options.get("tools_to_call_from")
+        if tools is not None:
             disabled = self._runs.get_run().disabled_tools
-            given["tools_to_call_from"] = [tool for tool in offered if tool.name not in disabled]
+            options["tools_to_call_from"] = [tool for tool in tools if tool.name not in disabled]
         if is_streamed and not variant.model:
-            message = agglomerate_stream_deltas(list(model.generate_stream(list(messages), **given)))
+            message = agglomerate_stream_deltas(list(model.generate_stream(list(messages), **options)))
         else:
-            message = model.generate(list(messages), **given)
-        if offered is not None and not message.tool_calls:
+            message = model.generate(list(messages), **options)
+        if tools is not None and not message.tool_calls:
             try:
                 message = model.parse_tool_calls(message)
-            except Exception:  # smolagents parses it again and reports the error to the model
+            except Exception:  # smolagents parses the message again and reports the error to the model
                 return message
         return message
 
@@ -255,7 +258,7 @@ class LedgerTool(Tool):  # type: ignore[misc, unused-ignore]
         return str(self._inner.to_tool_calling_prompt())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tool itself, without the guard, for ``agent.save``."""
+        """Return the description of the inner tool, for ``agent.save``."""
         return dict(self._inner.to_dict())
 
 
@@ -269,12 +272,13 @@ class LedgerManagedAgent:
         return getattr(self._inner, name)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        """Run the agent."""
         arguments = {**dict(zip(self.inputs, args, strict=False)), **options}
         return self._runs.get_run().call_tool(self.name, arguments, lambda: self._inner(*args, **options))
 
 
 class StepObserver(CallbackRegistry):  # type: ignore[misc, unused-ignore]
-    """Callbacks of the agent, and after them the guard.
+    """Registry that calls the callbacks of the agent, and then the guard, at each step.
 
     Args:
         inner: callbacks of the agent.
@@ -296,14 +300,13 @@ class StepObserver(CallbackRegistry):  # type: ignore[misc, unused-ignore]
 
 
 def _build_delta(call: ChatMessageToolCall, place: int) -> ChatMessageToolCallStreamDelta:
-    """Return a whole call as a delta, whose arguments are JSON text."""
-    given = call.function.arguments
-    function = replace(call.function, arguments=given if isinstance(given, str) else json.dumps(given))
+    """Return a complete call as one delta with its arguments as JSON text."""
+    arguments = call.function.arguments
+    function = replace(
+        call.function, arguments=arguments if isinstance(arguments, str) else json.dumps(arguments)
+    )
     return ChatMessageToolCallStreamDelta(index=place, id=call.id, type=call.type, function=function)
 
 
 def _is_turn_request(options: Mapping[str, Any]) -> bool:
     return _ACTION_STOP_SEQUENCE in (options.get("stop_sequences") or ())
-
-
-__all__ = ["build_guarded_agent"]

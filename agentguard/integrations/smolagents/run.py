@@ -1,4 +1,4 @@
-"""Guarded run of a smolagents agent: commits the steps of its memory and applies plans to them."""
+"""Guarded run of a smolagents agent: it commits the steps of the memory and applies plans to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from agentguard.recover.actions import DisableTools, Repair, Restart, Rewind, Sa
 from agentguard.recover.capabilities import MODEL_LOOP_CAPABILITIES
 from agentguard.recover.effect_ledger import EffectClaim
 from agentguard.recover.plan import RecoveryPlan
-from agentguard.runtime.session import Session, resolve_turn
+from agentguard.runtime.session import MAX_REJECTIONS, Session, resolve_turn
 from agentguard.runtime.tool_execution import collect_messages, run_tool, undo_effects
 from agentguard.trajectory.model import Observation, Source, Step, ToolCall, ToolSpec, Trajectory
 
@@ -37,14 +37,11 @@ if TYPE_CHECKING:
     from agentguard.guard import Guard
 
 RequestMessage = Callable[[Sequence[ChatMessage], SampleVariant], ChatMessage]
-"""Requests a message of the model for a turn, or for a candidate of it."""
-
-MAX_REJECTIONS = 10
-"""Consecutive rejections of one turn. After that the answer is accepted, since a budget may be unlimited."""
+"""Function that requests a message of the model for a turn, or for a candidate of it."""
 
 
 class AnswerRefused(AgentGuardError):
-    """The guard refuses the final answer of an agent. smolagents shows the text to the model."""
+    """Error of a refused final answer; smolagents adds its text to the messages of the model."""
 
     code = "answer_refused"
 
@@ -54,7 +51,7 @@ class TurnClaims:
 
     Args:
         session: session of the run.
-        calls: calls whose tools go through the ledger.
+        calls: calls of tools that use the ledger.
     """
 
     def __init__(self, session: Session, calls: Sequence[ToolCall] = ()) -> None:
@@ -67,43 +64,46 @@ class TurnClaims:
         call, claim = self._take(name, arguments)
         try:
             result = run_tool(self._session, claim, function)
-        except Exception as error:  # a tool may raise anything; smolagents shows it to the model
+        except Exception as error:  # a tool may raise anything; smolagents reports it to the model
             self._record(call, f"Error: {type(error).__name__}: {error}", is_error=True)
             raise
         self._record(call, to_text(result).strip())
         return result
 
     def close(self) -> None:
-        """Release the claims of the calls that smolagents did not make."""
+        """Release the claims of the calls that smolagents has not executed."""
         for _, claim in self._open:
             self._session.end_tool(claim, "", is_refused=True)
         self._open = []
 
     def _take(self, name: str, arguments: Mapping[str, Any]) -> tuple[ToolCall | None, EffectClaim]:
-        """Return the claim of a call; code, and arguments that smolagents replaced, are claimed now."""
-        sought = canonicalize_json(arguments)
+        """Return the claim of a call.
+
+        A call from code, or one whose arguments smolagents has replaced, has no claim yet: claim it now.
+        """
+        arguments_key = canonicalize_json(arguments)
         with self._lock:
             for place, (call, claim) in enumerate(self._open):
-                if call.name == name and canonicalize_json(call.arguments) == sought:
+                if call.name == name and canonicalize_json(call.arguments) == arguments_key:
                     del self._open[place]
                     return call, claim
             return None, self._session.begin_tool(name, arguments)
 
     def _record(self, call: ToolCall | None, text: str, *, is_error: bool | None = None) -> None:
         if call is not None and call.id is not None:
-            seen = Observation(content=text, call_id=call.id, tool=call.name, is_error=is_error)
+            result = Observation(content=text, call_id=call.id, tool=call.name, is_error=is_error)
             with self._lock:
-                self.results[call.id] = seen
+                self.results[call.id] = result
 
 
 class SmolagentsRun:
-    """One run of an agent, from a task to its final answer.
+    """Guarded run of an agent, from a task to its final answer.
 
     Args:
         guard: the guard whose rules apply.
         agent: the guarded agent, whose memory has the task.
         parse_turn: converts a message of the model to a step.
-        tools: tools whose calls go through the ledger.
+        tools: names of the tools that use the ledger.
         specs: all tools that the model may call.
         can_repair: whether the calls of a message can be changed.
         ask: called with a question when a person must decide.
@@ -131,8 +131,8 @@ class SmolagentsRun:
             tools=tuple(specs),
             system_prompts={self._name: system} if system else {},
         )
-        can = replace(MODEL_LOOP_CAPABILITIES, repair=can_repair, escalate=ask is not None)
-        self.session = guard.session(meta, can)
+        capabilities = replace(MODEL_LOOP_CAPABILITIES, repair=can_repair, escalate=ask is not None)
+        self.session = guard.session(meta, capabilities)
         self.disabled_tools: set[str] = set()
         self._steps: list[Step] = []
         self._positions: list[int] = []
@@ -150,7 +150,7 @@ class SmolagentsRun:
         """Return the accepted message of a turn; its usage is the sum over all requests.
 
         Args:
-            messages: messages of the request. They are changed in place with the memory.
+            messages: messages of the request; a recovery changes them in place with the memory.
             request: requests a message.
 
         Raises:
@@ -159,20 +159,20 @@ class SmolagentsRun:
         usages: list[Any] = []
 
         def request_counted(variant: SampleVariant) -> ChatMessage:
-            added = [build_user_message(variant.instruction)] if variant.instruction else []
-            message = request([*messages, *added], variant)
+            instruction = [build_user_message(variant.instruction)] if variant.instruction else []
+            message = request([*messages, *instruction], variant)
             usages.append(message.token_usage)
             return message
 
-        for left in reversed(range(MAX_REJECTIONS + 1)):
+        for retries_left in reversed(range(MAX_REJECTIONS + 1)):
             self._apply_due_plans(messages)
             message = request_counted(SampleVariant())
             body = resolve_turn(
-                self.session, message, self._parse_turn, lambda how: partial(request_counted, how)
+                self.session, message, self._parse_turn, lambda variant: partial(request_counted, variant)
             )
             choice = _sync_async.run_sync(body, _sync_async.call)
             self.raise_if_stopped()
-            if choice.plan is None or not left:
+            if choice.plan is None or not retries_left:
                 break
             self._apply_plan(choice.plan, messages)
         message, self._turn = choice.response, choice.turn
@@ -190,13 +190,13 @@ class SmolagentsRun:
             ValueError: the guard has disabled the tool.
         """
         if name in self.disabled_tools:
-            raise ValueError(f"the guard has disabled the tool {name!r}: use another one")
+            raise ValueError(f"the guard has disabled the tool {name!r}; use another tool")
         return self._claims.call_tool(name, arguments, function)
 
     def check_answer(self, answer: Any) -> None:
         """Commit the last turn as a message with the answer, and end the session.
 
-        The code of a ``CodeAgent`` becomes the reasoning of the message, since the answer is its result.
+        The code of a ``CodeAgent`` becomes the reasoning of the message, because the answer is its result.
 
         Raises:
             AnswerRefused: the guard refuses the answer.
@@ -211,13 +211,13 @@ class SmolagentsRun:
             raise AnswerRefused("the guard refuses this answer")
 
     def observe(self, memory_step: MemoryStep) -> None:
-        """Commit a step that smolagents is about to add to the memory.
+        """Commit a step before smolagents adds it to the memory.
 
         Raises:
             RunStopped: the guard stops the run.
         """
         if isinstance(memory_step, FinalAnswerStep):
-            if not self.session.has_ended:  # smolagents demands an answer at the limit of steps
+            if not self.session.has_ended:  # smolagents forces an answer at the limit of steps
                 self.session.end(is_refusable=False)
             return
         if isinstance(memory_step, ActionStep | PlanningStep) and not self._has_answer:
@@ -256,7 +256,7 @@ class SmolagentsRun:
         self.raise_if_stopped()
 
     def _apply_plan(self, plan: RecoveryPlan, messages: list[ChatMessage]) -> None:
-        """Apply to the memory a plan that the session has executed, and write the messages again."""
+        """Apply a plan that the session has executed to the memory, and rebuild the messages from it."""
         failed = undo_effects(self.session, plan)
         memory = self._agent.memory
         for action in plan.actions:
@@ -275,28 +275,28 @@ class SmolagentsRun:
 
     def _roll_back(self, to_step: int) -> None:
         """Remove the steps from ``to_step`` on; the task and the steps before it stay."""
-        at = max(to_step, self._fixed_step_count)
+        step_count = max(to_step, self._fixed_step_count)
         steps = self._agent.memory.steps
-        if at < len(self._steps):
-            del steps[self._positions[at] :]
+        if step_count < len(self._steps):
+            del steps[self._positions[step_count] :]
         while steps and isinstance(steps[-1], GuardStep):
             steps.pop()
-        again = list(zip(self._steps[to_step:at], self._positions[to_step:at], strict=True))
+        span = slice(to_step, step_count)
+        fixed_steps = list(zip(self._steps[span], self._positions[span], strict=True))
         del self._steps[to_step:], self._positions[to_step:]
-        for step, place in again:
+        for step, place in fixed_steps:
             self._commit(step, place)
 
     def _replace_result(self, repair: Repair) -> None:
         """Replace the text of a tool result in the memory."""
-        at = int(repair.field.partition("[")[2].rstrip("]"))
         step = self._steps[repair.step]
-        seen = tuple(
-            replace(one, content=repair.text) if place == at else one
-            for place, one in enumerate(step.observations)
+        observations = tuple(
+            replace(one, content=repair.text) if index == repair.index else one
+            for index, one in enumerate(step.observations)
         )
-        self._steps[repair.step] = replace(step, observations=seen)
+        self._steps[repair.step] = replace(step, observations=observations)
         memory_step = self._agent.memory.steps[self._positions[repair.step]]
-        memory_step.observations = "\n".join(one.content for one in seen)
+        memory_step.observations = "\n".join(one.content for one in observations)
 
 
 def _with_usage(message: ChatMessage, usages: Sequence[Any]) -> ChatMessage:

@@ -16,17 +16,17 @@ from agentguard.trajectory.model import Observation, Source, Step, ToolCall, Too
 
 FINAL_ANSWER_TOOL = "final_answer"
 CODE_TOOL = "python_interpreter"
-"""Name of the call of a ``CodeAgent``, also in smolagents' own memory."""
+"""Name of the tool that a ``CodeAgent`` calls, as in smolagents' memory."""
 
 ParseTurn = Callable[[ChatMessage], Step]
-"""Converts a message of the model to a step without tool results."""
+"""Function that converts a message of the model to a step without tool results."""
 
 _JSON_TYPES = frozenset({"string", "boolean", "integer", "number", "array", "object", "null"})
 
 
 @dataclass
 class GuardStep(MemoryStep):  # type: ignore[misc, unused-ignore]
-    """Text of the guard in the memory of an agent; the model gets it as a user message."""
+    """Memory step with a text of the guard; the model gets it as a user message."""
 
     text: str
 
@@ -42,7 +42,7 @@ def build_user_message(text: str) -> ChatMessage:
 
 
 def build_call_turn(message: ChatMessage) -> Step:
-    """Convert a message of a ``ToolCallingAgent``; a call of ``final_answer`` alone is a text."""
+    """Convert a message of a ``ToolCallingAgent``; a single call of ``final_answer`` becomes a text."""
     calls = [_build_tool_call(call) for call in message.tool_calls or ()]
     usage, text = _build_usage(message.token_usage), join_text(message.content)
     if [call.name for call in calls] != [FINAL_ANSWER_TOOL]:
@@ -61,7 +61,7 @@ def build_call_turn(message: ChatMessage) -> Step:
 
 
 def build_code_turn(message: ChatMessage, *, tags: tuple[str, str], call_id: str) -> Step:
-    """Convert a message of a ``CodeAgent``; its code is a call of ``python_interpreter``."""
+    """Convert a message of a ``CodeAgent``; its code becomes a call of ``python_interpreter``."""
     text = join_text(message.content)
     try:
         structured = json.loads(text) if text.lstrip().startswith("{") else None
@@ -80,7 +80,7 @@ def build_code_turn(message: ChatMessage, *, tags: tuple[str, str], call_id: str
 
 
 def build_step(memory_step: MemoryStep, parse_turn: ParseTurn) -> Step | None:
-    """Convert a memory step with its results; None if it has no content of the agent or the user."""
+    """Convert a memory step with its results; return None if it has no content of the agent or the user."""
     if isinstance(memory_step, TaskStep):
         return Step(index=0, source=Source.USER, agent="human", content=memory_step.task)
     if isinstance(memory_step, PlanningStep):
@@ -102,14 +102,13 @@ def add_result(turn: Step, memory_step: ActionStep, results: Mapping[str, Observ
 
     Args:
         turn: the turn of the model.
-        memory_step: the memory step of the turn. It has one text for all calls.
+        memory_step: the memory step of the turn, with one text for all calls.
         results: results of single calls, by call ID.
     """
     texts = [memory_step.observations, str(memory_step.error) if memory_step.error is not None else None]
     text, is_error = "\n".join(filter(None, texts)), True if memory_step.error is not None else None
     if not turn.tool_calls:
-        seen = (Observation(content=text, is_error=is_error),) if is_error else ()
-        return replace(turn, observations=seen)
+        return replace(turn, observations=(Observation(content=text, is_error=True),) if is_error else ())
     return replace(
         turn,
         observations=tuple(
@@ -123,12 +122,12 @@ def add_result(turn: Step, memory_step: ActionStep, results: Mapping[str, Observ
 
 def apply_repaired_turn(message: ChatMessage, turn: Step) -> ChatMessage:
     """Return the message with the calls of ``turn``, its repaired step."""
-    made = copy.deepcopy(message)
+    repaired = copy.deepcopy(message)
     calls = {call.id: call for call in turn.tool_calls if call.arguments is not None}
-    for one in made.tool_calls or ():
+    for one in repaired.tool_calls or ():
         if (call := calls.get(one.id)) is not None:
             one.function.name, one.function.arguments = call.name, dict(call.arguments or {})
-    return made
+    return repaired
 
 
 def build_tool_spec(tool: Any) -> ToolSpec:
@@ -136,8 +135,8 @@ def build_tool_spec(tool: Any) -> ToolSpec:
 
     smolagents has types beyond JSON Schema (``any``, ``image``) and marks optional inputs as nullable.
     """
-    properties = {name: _build_schema(given) for name, given in tool.inputs.items()}
-    required = [name for name, given in tool.inputs.items() if not given.get("nullable")]
+    properties = {name: _build_schema(one) for name, one in tool.inputs.items()}
+    required = [name for name, one in tool.inputs.items() if not one.get("nullable")]
     parameters = {"type": "object", "properties": properties, "required": required}
     return ToolSpec(name=tool.name, description=tool.description or "", parameters=parameters)
 
@@ -150,43 +149,42 @@ def join_text(content: Any) -> str:
 
 
 def to_text(value: Any) -> str:
-    """Return an answer as text."""
+    """Return a value as text; empty for None."""
     return "" if value is None else str(value)
 
 
-def _build_schema(given: Mapping[str, Any]) -> dict[str, Any]:
-    declared = given["type"]
+def _build_schema(tool_input: Mapping[str, Any]) -> dict[str, Any]:
+    declared = tool_input["type"]
     types = list(declared) if isinstance(declared, Sequence) and not isinstance(declared, str) else [declared]
-    made: dict[str, Any] = {"description": given.get("description", "")}
+    schema: dict[str, Any] = {"description": tool_input.get("description", "")}
     if set(types) <= _JSON_TYPES:
-        made["type"] = [*types, "null"] if given.get("nullable") and "null" not in types else declared
-    if "enum" in given and not given.get("nullable"):
-        made["enum"] = given["enum"]
-    return made
+        schema["type"] = [*types, "null"] if tool_input.get("nullable") and "null" not in types else declared
+    if "enum" in tool_input and not tool_input.get("nullable"):
+        schema["enum"] = tool_input["enum"]
+    return schema
 
 
 def _build_tool_call(call: Any) -> ToolCall:
-    given = call.function.arguments
-    if isinstance(given, str):
+    raw = call.function.arguments
+    parsed = raw
+    if isinstance(raw, str):
         try:
-            parsed = json.loads(given)
+            parsed = json.loads(raw)
         except ValueError:
             parsed = None
-    else:
-        parsed = given
-    if parsed is None and not given:
+    if parsed is None and not raw:
         parsed = {}
     is_object = isinstance(parsed, Mapping)
     return ToolCall(
         id=call.id,
         name=call.function.name,
         arguments=dict(parsed) if is_object else None,
-        raw_arguments=None if is_object else to_text(given),
+        raw_arguments=None if is_object else to_text(raw),
     )
 
 
 def _close_code(text: str, tags: tuple[str, str]) -> str:
-    """Add the closing tag, which the stop sequences of the request cut off."""
+    """Add the closing tag, which a stop sequence of the request has removed."""
     return text if text.strip().endswith(tags[1]) else text + tags[1]
 
 

@@ -119,4 +119,4 @@ def test_client_of_the_other_library_is_rejected_with_the_transport_to_use(
 ) -> None:
     with client(transport=getattr(Guard(), transport)()) as http, pytest.raises(ConfigError) as caught:
         http.post("http://127.0.0.1:1/v1/chat/completions", json={})
-    assert f"the client is on {library}; use {remedy}" in str(caught.value)
+    assert f"the client uses {library}: use {remedy}" in str(caught.value)

@@ -545,23 +545,23 @@ def test_guard_within_another_graph_is_rejected() -> None:
     outer = StateGraph(State)
     outer.add_node("inner", inner)
     outer.add_edge(START, "inner")
-    with pytest.raises(ConfigError, match="at the root"):
+    with pytest.raises(ConfigError, match="must be the root graph"):
         outer.compile(checkpointer=InMemorySaver()).invoke(ask(), on("1"))
 
 
 def test_unsupported_graph_is_rejected() -> None:
     guard, seats = make(), Seats()
-    with pytest.raises(ConfigError, match="no own checkpointer"):
+    with pytest.raises(ConfigError, match="no checkpointer of its own"):
         guard.langgraph(create_agent(Scripted(answer=looping), seats.tools))
     with pytest.raises(ConfigError, match="compiled state graph"):
         guard.langgraph(StateGraph(State))
     with pytest.raises(ConfigError, match="no thread"):
         guard.langgraph(graph_of(looping, ToolNode(seats.tools))).invoke(ask())
-    with pytest.raises(ConfigError, match="no node"):
+    with pytest.raises(ConfigError, match="unknown nodes"):
         guard.langgraph(graph_of(looping, ToolNode(seats.tools)), turn_nodes="brain")
-    with pytest.raises(ConfigError, match="before="):
+    with pytest.raises(ConfigError, match="turn_nodes="):
         guard.langgraph(graph_of(looping, lambda state: {"turns": 0}))
-    with pytest.raises(ConfigError, match="wraps the calls itself"):
+    with pytest.raises(ConfigError, match="the guard wraps the calls"):
         guard.langgraph_tools(seats.tools, wrap_tool_call=print)
 
 

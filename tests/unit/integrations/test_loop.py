@@ -343,16 +343,16 @@ def test_invalid_model_answer_is_an_error(answer: Any) -> None:
 def test_invalid_run_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="both save and restore"):
         Guard().run("x", save=dict)
-    with pytest.raises(ConfigError, match="occurs twice"):
+    with pytest.raises(ConfigError, match="two functions have the name"):
         Guard().run("x", tools=[Seats().find, Seats().find])
-    with pytest.raises(ConfigError, match="without a name"):
+    with pytest.raises(ConfigError, match="has no name"):
         Guard().run("x", tools=[lambda: 1])
 
 
 def test_missing_models_of_policy_are_rejected() -> None:
     seats = Seats()
     guard = make(seats, recover=RecoveryPolicy(on_fail=[{"n_version": {"models": ["large"]}}]))
-    with pytest.raises(ConfigError, match="the model large"):
+    with pytest.raises(ConfigError, match="the models large"):
         guard.run("Book seat 4.", tools=[seats.book])
     guard.run("Book seat 4.", tools=[seats.book], models={"large": lambda messages: "Done."})
 

@@ -436,11 +436,11 @@ def test_concurrent_runs_of_one_agent_are_separate() -> None:
 def test_server_side_history_is_rejected() -> None:
     run = Run(make(), script())
     for name in ("conversation_id", "previous_response_id"):
-        with pytest.raises(ConfigError, match=f"{name} keeps turns"):
+        with pytest.raises(ConfigError, match=f"with {name} the server stores"):
             run.go(**{name: "x"})
-    with pytest.raises(ConfigError, match="the server keeps turns"):
+    with pytest.raises(ConfigError, match="stores rolled back turns on the server"):
         run.go(session=object.__new__(OpenAIConversationsSession))
-    with pytest.raises(ConfigError, match="neither a text nor a list"):
+    with pytest.raises(ConfigError, match="must be a text, a list of items"):
         run.go(object())
 
 

@@ -142,7 +142,7 @@ def test_session_with_foreign_writes_is_not_truncated() -> None:
 
     store = Shared("1")
     run = Run(make(recover=RecoveryPolicy(on_fail="rollback")), lambda items: find())
-    with pytest.raises(RecoveryError, match="sessions of their own"):
+    with pytest.raises(RecoveryError, match="separate session for each concurrent run"):
         run.go(session=store)
     assert "from elsewhere" in said(kept(store))[-40:]
 
@@ -205,7 +205,7 @@ def test_run_that_waited_for_approval_resumes(streamed: bool, approved: bool) ->
     assert run.seats.booked == {4: 1}
     assert len(run.session) == 3
     assert kept(store) == run.result.to_input_list()
-    with pytest.raises(ConfigError, match="continues once"):
+    with pytest.raises(ConfigError, match="can be resumed once"):
         go(run, state)
 
 

@@ -237,11 +237,11 @@ def test_incomplete_and_finished_streams_are_distinguished() -> None:
 
     async def main() -> None:
         result = run.guard.openai_agents.run_streamed(run.agent, TASK, run_config=QUIET)
-        with pytest.raises(AttributeError, match="before stream_events"):
+        with pytest.raises(AttributeError, match="before the first event"):
             _ = result.final_output
         async for _ in result.stream_events():
             pass
-        with pytest.raises(ConfigError, match="read once"):
+        with pytest.raises(ConfigError, match="can be read once"):
             async for _ in result.stream_events():
                 pass
 
