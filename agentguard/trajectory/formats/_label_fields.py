@@ -51,7 +51,7 @@ def merge_labels(facts: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[st
 
 
 def infer_failed(labels: Mapping[str, Any]) -> bool | None:
-    """Return True if the run failed, or None; only a clear label counts, see `parse_verdict`."""
+    """Return whether the run failed, by the first clear label (see `parse_verdict`); None without one."""
     levels = [labels, *(labels[key] for key in _NESTED_FIELDS if isinstance(labels.get(key), dict))]
     for level in levels:
         for key in ("failed", "failure"):
