@@ -220,7 +220,9 @@ class _SpanBuilder:
                 attributes=attributes,
             )
             for place, observation in enumerate(step.observations):
-                yield self._build_tool_span(branch_id, step, (place, observation), (span_id, end))
+                yield self._build_tool_span(
+                    branch_id, step, place, observation, parent_id=span_id, end_ns=end
+                )
 
     def _build_own_attributes(self, branch_id: str, step: Step) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {
@@ -265,29 +267,29 @@ class _SpanBuilder:
         self,
         branch_id: str,
         step: Step,
-        indexed_observation: tuple[int, Observation],
-        parent_end: tuple[str, int],
+        place: int,
+        observation: Observation,
+        *,
+        parent_id: str,
+        end_ns: int,
     ) -> OtlpSpan:
-        place, observation = indexed_observation
-        parent, parent_end_ns = parent_end
         call = next((tool_call for tool_call in step.tool_calls if tool_call.id == observation.call_id), None)
         name = observation.tool if observation.tool is not None else call.name if call else ""
         return OtlpSpan(
             trace_id=self._trace_id,
             span_id=build_span_id(self._trace_id, "tool", branch_id, step.index, place),
-            parent_id=parent,
+            parent_id=parent_id,
             name=f"execute_tool {name}".strip(),
-            start_ns=parent_end_ns,
-            end_ns=parent_end_ns,
-            attributes=self._build_tool_attributes(branch_id, name, indexed_observation, call),
+            start_ns=end_ns,
+            end_ns=end_ns,
+            attributes=self._build_tool_attributes(branch_id, name, place, observation, call),
             error=observation.is_error,
             message=observation.content[:200] if observation.is_error and self._include_content else "",
         )
 
     def _build_tool_attributes(
-        self, branch_id: str, name: str, indexed_observation: tuple[int, Observation], call: ToolCall | None
+        self, branch_id: str, name: str, place: int, observation: Observation, call: ToolCall | None
     ) -> dict[str, AttributeValue]:
-        place, observation = indexed_observation
         unpaired_kinds = {(True, True): "both", (True, False): "call", (False, True): "tool"}
         attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "execute_tool",
