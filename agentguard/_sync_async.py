@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 R = TypeVar("R")
 
-Effects = Generator[Any, Any, R]
+SharedBody = Generator[Any, Any, R]
+"""Generator that yields requests, receives their results, and returns the result of the function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Sleep:
     seconds: float
 
 
-def run_sync(body: Effects[R], handle_request: Callable[[Any], Any]) -> R:
+def run_sync(body: SharedBody[R], handle_request: Callable[[Any], Any]) -> R:
     """Run a body and return its result; ``handle_request`` executes each request."""
     try:
         request = next(body)
@@ -57,7 +58,7 @@ def run_sync(body: Effects[R], handle_request: Callable[[Any], Any]) -> R:
         return result
 
 
-async def run_async(body: Effects[R], handle_request: Callable[[Any], Awaitable[Any]]) -> R:
+async def run_async(body: SharedBody[R], handle_request: Callable[[Any], Awaitable[Any]]) -> R:
     """Run a body like `run_sync`, but await each request; a cancellation is raised in the body, too."""
     try:
         request = next(body)

@@ -68,7 +68,7 @@ class RunBinding(CallBinding, Protocol):
 RecordableAgent = Callable[[RunBinding], Trajectory | Awaitable[Trajectory | None] | None]
 """Agent that also binds clients or is a coroutine function; without a result, its session has the run."""
 
-CallBody = Callable[[dict[str, Any]], _sync_async.Effects[Any]]
+CallBody = Callable[[dict[str, Any]], _sync_async.SharedBody[Any]]
 """Body of a call with the given request; it yields once for each call of the live function."""
 
 

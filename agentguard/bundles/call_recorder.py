@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentguard._sync_async import Effects
+from agentguard._sync_async import SharedBody
 from agentguard.bundles.archive import read_bundle, write_bundle
 from agentguard.bundles.bundle import (
     Bundle,
@@ -104,7 +104,7 @@ class CallRecorder:
         body = partial(self._record, self.tool_calls, name, self._effects.get(name, ""), to_result_text)
         return bind_function(function, body, function)
 
-    def _record_exchange(self, name: str, request: dict[str, Any]) -> Effects[Any]:
+    def _record_exchange(self, name: str, request: dict[str, Any]) -> SharedBody[Any]:
         return self._record(self.model_calls, name, "", copy_json, request)
 
     def _record(
@@ -114,7 +114,7 @@ class CallRecorder:
         effect: str,
         encode: Callable[[Any], Any],
         request: dict[str, Any],
-    ) -> Effects[Any]:
+    ) -> SharedBody[Any]:
         data = copy_json(request)
         try:
             result = yield request

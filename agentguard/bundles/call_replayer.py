@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from agentguard._sync_async import Effects
+from agentguard._sync_async import SharedBody
 from agentguard.bundles.bundle import Bundle, RecordedCall, encode_json
 from agentguard.bundles.call_binding import (
     EnvironmentFunctions,
@@ -107,7 +107,7 @@ class CallReplayer:
         live = function if self._scope.is_live_tool(name) else None
         return bind_function(function, partial(self._answer_tool, name), live)
 
-    def _answer_model(self, name: str, request: dict[str, Any]) -> Effects[Any]:
+    def _answer_model(self, name: str, request: dict[str, Any]) -> SharedBody[Any]:
         self.raise_mismatch()
         number, self._model_call_count = self._model_call_count, self._model_call_count + 1
         if self._scope.is_live_model_call(number):
@@ -118,7 +118,7 @@ class CallReplayer:
             return self._take_next(name, request)
         return self._take(self._model_calls, name, request)
 
-    def _answer_tool(self, name: str, request: dict[str, Any]) -> Effects[Any]:
+    def _answer_tool(self, name: str, request: dict[str, Any]) -> SharedBody[Any]:
         self.raise_mismatch()
         self._tool_call_count += 1
         if self._scope.is_live_tool(name) and self._scope.has_begun(self._model_call_count):

@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise MissingExtra("the transport of a bundle", "chat") from error
 
-ExchangeBody = Callable[[str, dict[str, Any]], _sync_async.Effects[Any]]
+ExchangeBody = Callable[[str, dict[str, Any]], _sync_async.SharedBody[Any]]
 """Body of an exchange with its name and request; it yields the request to send."""
 
 # The clients of OpenAI and Anthropic decide on a retry by these headers.

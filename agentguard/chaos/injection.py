@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
-from agentguard._sync_async import Effects, Sleep, run_sync
+from agentguard._sync_async import SharedBody, Sleep, run_sync
 from agentguard.bundles.call_binding import (
     EnvironmentFunctions,
     RestoreFunction,
@@ -184,7 +184,7 @@ class InjectionBinding:
         """Return the number of calls of the model and the tools."""
         return sum(count for site, count in self.calls.items() if not site.startswith(_GUARD_PREFIX))
 
-    def run_exchange(self, name: str, request: dict[str, Any]) -> Effects[Any]:
+    def run_exchange(self, name: str, request: dict[str, Any]) -> SharedBody[Any]:
         """Yield a request to a model API for its response, and return the response with the fault."""
         adapter = find_adapter(name)
         if adapter is None or not isinstance(request["body"], dict):
@@ -200,7 +200,7 @@ class InjectionBinding:
         *,
         apply: ApplyFault = apply_fault,
         is_executed: bool = False,
-    ) -> Effects[Any]:
+    ) -> SharedBody[Any]:
         """Yield a call for its result, and return the result with the fault.
 
         Args:
@@ -229,7 +229,7 @@ class InjectionBinding:
 
     def _inject(
         self, site: str, number: int, request: dict[str, Any], apply: ApplyFault, is_executed: bool
-    ) -> Effects[Any]:
+    ) -> SharedBody[Any]:
         placement = self._placement
         if placement is None or placement.site != site:
             return (yield from self._execute(site, request))
@@ -256,7 +256,7 @@ class InjectionBinding:
             self.is_injected = was_injected
             return result if is_executed else (yield from self._execute(site, request))
 
-    def _execute(self, site: str, request: dict[str, Any]) -> Effects[Any]:
+    def _execute(self, site: str, request: dict[str, Any]) -> SharedBody[Any]:
         tool = site.removeprefix(_TOOL_PREFIX)
         if site.startswith(_TOOL_PREFIX) and self._has_effect(tool):
             self.effects[tool, encode_arguments(request).decode()] += 1
@@ -270,7 +270,7 @@ def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
 
 _DURABLE_CALLS: Final = frozenset({"claim", "settle", "list_effects"})
 
-RunCall = Callable[[str, dict[str, Any]], Effects[Any]]
+RunCall = Callable[[str, dict[str, Any]], SharedBody[Any]]
 """Function that runs a call of a site with the fault of a campaign."""
 
 

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, cast
 
-from agentguard._sync_async import Effects, run_sync
+from agentguard._sync_async import SharedBody, run_sync
 from agentguard.bundles import RunBinding
 from agentguard.chaos.injection import MODEL_SITE, InjectionBinding
 from agentguard.chaos.model_exchange import ModelExchange, find_adapter
@@ -120,7 +120,7 @@ class ProgramTraffic:
         self._last: tuple[ApiAdapter, dict[str, Any], Any] | None = None
         self._lock = threading.RLock()
 
-    def run_exchange(self, name: str, request: dict[str, Any]) -> Effects[Any]:
+    def run_exchange(self, name: str, request: dict[str, Any]) -> SharedBody[Any]:
         """Yield a request for its response, both with the fault of the binding."""
         adapter, body = find_adapter(name), request["body"]
         if adapter is None or not isinstance(body, dict):

@@ -63,7 +63,7 @@ class ChatExchange:
         """Return the request to send: the client's own one if the guard changes nothing."""
         return self._client_body if self._request is None else self._request.build_body()
 
-    def judge(self, payload: dict[str, Any]) -> _sync_async.Effects[dict[str, Any]]:
+    def judge(self, payload: dict[str, Any]) -> _sync_async.SharedBody[dict[str, Any]]:
         """Return the answer that the framework gets; yield bodies of further requests, receive answers.
 
         Args:

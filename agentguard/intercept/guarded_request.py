@@ -172,7 +172,7 @@ class GuardedRequest(HistorySync):
         payload: Mapping[str, Any],
         candidate_request: CandidateRequest,
         visible_answer: VisibleAnswer | None = None,
-    ) -> _sync_async.Effects[Decision]:
+    ) -> _sync_async.SharedBody[Decision]:
         """Judge a complete answer of the model; yield the effects that request further candidates.
 
         If another answer is to be delivered, `replacement_payload` holds it.
@@ -236,7 +236,7 @@ class GuardedRequest(HistorySync):
 
     def _resolve_turn(
         self, payload: Mapping[str, Any], candidate_request: CandidateRequest
-    ) -> _sync_async.Effects[ResolvedTurn]:
+    ) -> _sync_async.SharedBody[ResolvedTurn]:
         """Resolve the turn; the returned response is the payload to deliver."""
         choice = yield from resolve_turn(
             self.session,
@@ -353,7 +353,7 @@ class GuardedRequest(HistorySync):
 
     def _judge_end(
         self, answer: list[Item], step: Step, *, response_id: str | None
-    ) -> _sync_async.Effects[Decision]:
+    ) -> _sync_async.SharedBody[Decision]:
         self.session.commit(step)
         if self._check_stopped():
             return "final"

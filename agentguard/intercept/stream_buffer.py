@@ -45,7 +45,7 @@ class EventStreamBuffer(ABC):
         forwarded_events = [self._process_event(event) for event in self._event_reader.feed(data)]
         return forwarded_events[0] if len(forwarded_events) == 1 else b"".join(forwarded_events)
 
-    def finish(self) -> _sync_async.Effects[tuple[bytes, Decision]]:
+    def finish(self) -> _sync_async.SharedBody[tuple[bytes, Decision]]:
         """Judge the answer after its last byte; yield the effects that request further candidates.
 
         Raises:

@@ -256,7 +256,7 @@ class Session(RunState):
         return annotate_step(numbered, marks) if marks else numbered
 
 
-def end_session(session: Session) -> _sync_async.Effects[RecoveryPlan | None]:
+def end_session(session: Session) -> _sync_async.SharedBody[RecoveryPlan | None]:
     """Call `Session.end` from a generator body, in a thread if it may block."""
     if not session.config.may_block:
         return session.end()
@@ -299,7 +299,7 @@ def resolve_turn(
     response: Any,
     parse_turn: Callable[[Any], Step],
     build_request: Callable[[SampleVariant], Any],
-) -> _sync_async.Effects[ResolvedTurn]:
+) -> _sync_async.SharedBody[ResolvedTurn]:
     """Resolve a model response to the turn with which the run continues.
 
     The function proposes the turn to the session and repairs it. If the session needs a vote, it yields
@@ -327,7 +327,7 @@ def _resolve_proposal(
     response: Any,
     parse_turn: Callable[[Any], Step],
     build_request: Callable[[SampleVariant], Any],
-) -> _sync_async.Effects[ResolvedTurn]:
+) -> _sync_async.SharedBody[ResolvedTurn]:
     turn, repaired = parse_turn(response), False
     plan = session.propose(turn)
     for left in reversed(range(MAX_ROUNDS)):
@@ -359,7 +359,7 @@ def _resolve_proposal(
 
 def _request_candidates(
     build_request: Callable[[SampleVariant], Any], variants: Sequence[SampleVariant]
-) -> _sync_async.Effects[list[Any]]:
+) -> _sync_async.SharedBody[list[Any]]:
     """Return the responses in order; a failed request has its exception in place of the response."""
     made: list[Any] = []
     for variant in variants:

@@ -85,7 +85,7 @@ async def arun_tool(session: Session, claim: EffectClaim, tool: Callable[[], Awa
     return await _sync_async.run_async(_run_claimed_tool(session, claim), handler)
 
 
-def _run_claimed_tool(session: Session, claim: EffectClaim) -> _sync_async.Effects[Any]:
+def _run_claimed_tool(session: Session, claim: EffectClaim) -> _sync_async.SharedBody[Any]:
     if claim.decision is ExecutionDecision.REUSE:
         return claim.effect.result
     if claim.decision is ExecutionDecision.OUTCOME_UNKNOWN:
@@ -104,7 +104,7 @@ def run_with_read_retry(
     parse_result: Callable[[Any], tuple[str, bool | None]],
     *,
     control_exceptions: tuple[type[Exception], ...] = (),
-) -> _sync_async.Effects[Any]:
+) -> _sync_async.SharedBody[Any]:
     """Yield the request that runs a tool; yield it again if the tool is a read that failed.
 
     Args:
@@ -194,7 +194,7 @@ async def acollect_messages(
 
 def _collect_messages(
     session: Session, plan: RecoveryPlan, failed_effects: Sequence[Effect], ask_person: object
-) -> _sync_async.Effects[list[str]]:
+) -> _sync_async.SharedBody[list[str]]:
     texts = []
     for action in plan.actions:
         match action:

@@ -189,7 +189,7 @@ class _AgentCall:
             },
         )
 
-    def resolve(self) -> _sync_async.Effects[Any]:
+    def resolve(self) -> _sync_async.SharedBody[Any]:
         """Return the accepted response; yield requests for `request`, receive their payloads."""
         exchange = self._exchange
         if exchange.final_text is not None:

@@ -142,7 +142,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         run = self._runs.get(state)
         return None if run is None else run.session
 
-    def _handle_boundary(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
+    def _handle_boundary(self, state: Any) -> _sync_async.SharedBody[dict[str, Any] | None]:
         """Handle a boundary between turns.
 
         Yield a session and its plan; receive the effects whose undo failed.
@@ -156,7 +156,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
             return build_end_update(run)
         return build_plan_update(run, messages, plan, (yield run.session, plan))
 
-    def _resolve_response(self, request: Any) -> _sync_async.Effects[Any]:
+    def _resolve_response(self, request: Any) -> _sync_async.SharedBody[Any]:
         """Return the response for the agent. Yield requests to the model; receive its responses."""
         run = self._runs.get_or_start(request)
         self._runs.register_tools(run, request)
@@ -182,7 +182,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
             raise RecoveryError("a candidate contains no response of the model")
         return turn
 
-    def _handle_end(self, state: Any) -> _sync_async.Effects[dict[str, Any] | None]:
+    def _handle_end(self, state: Any) -> _sync_async.SharedBody[dict[str, Any] | None]:
         """Handle the end of the run; yield and receive as `_handle_boundary`."""
         run = self._find_run(state)
         if run is None:

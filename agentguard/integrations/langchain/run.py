@@ -190,7 +190,7 @@ async def acall_tool(run: AgentRun | None, request: Any, handler: Callable[[Any]
     return await _sync_async.run_async(_guard_call(run, request), limited)
 
 
-def _guard_call(run: AgentRun, request: Any) -> _sync_async.Effects[Any]:
+def _guard_call(run: AgentRun, request: Any) -> _sync_async.SharedBody[Any]:
     """Return the result of a tool call. Yield the request if the tool must run; receive its result."""
     call = request.tool_call
     claim = run.claims.claim(call)

@@ -155,7 +155,7 @@ class GraphDriver:
         self._is_paused = self._boundary_plan is not None or self.run.session.stop_reason is not None
         return self._is_paused
 
-    def complete_segment(self, head: StateSnapshot) -> _sync_async.Effects[RecoveryPlan | None]:
+    def complete_segment(self, head: StateSnapshot) -> _sync_async.SharedBody[RecoveryPlan | None]:
         """Handle the end of a segment; return a plan for `build_change` and `complete_change`.
 
         Raises:

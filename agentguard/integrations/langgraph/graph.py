@@ -187,7 +187,7 @@ class GuardedGraph:
 
     def _start_call(
         self, access: _GraphAccess, input: Any, config: Mapping[str, Any] | None, options: Mapping[str, Any]
-    ) -> _sync_async.Effects[GraphDriver]:
+    ) -> _sync_async.SharedBody[GraphDriver]:
         """Build the driver of a call; yield functions for the caller to call or to await."""
         parsed_config, thread = _parse_config(config)
         head = yield partial(access.get_state, select_latest(parsed_config["configurable"]))
@@ -200,7 +200,7 @@ class GuardedGraph:
                 yield from self._write_change(access, driver, change, head)
         return driver
 
-    def _complete_segment(self, access: _GraphAccess, driver: GraphDriver) -> _sync_async.Effects[None]:
+    def _complete_segment(self, access: _GraphAccess, driver: GraphDriver) -> _sync_async.SharedBody[None]:
         """Commit the turns of a segment and apply the resulting plan."""
         if driver.is_closing:
             driver.is_finished = True
@@ -214,7 +214,7 @@ class GuardedGraph:
 
     def _write_change(
         self, access: _GraphAccess, driver: GraphDriver, change: GraphChange, head: Any
-    ) -> _sync_async.Effects[None]:
+    ) -> _sync_async.SharedBody[None]:
         snapshot = head
         if change.fork_step is not None:
             point = ForkPointSearch(driver.run, self.info, change.fork_step, head)

@@ -289,7 +289,7 @@ class LoopRun:
 
     def _request_turn(
         self, function: Callable[..., Any], undo: Callable[..., Any]
-    ) -> _sync_async.Effects[Step | None]:
+    ) -> _sync_async.SharedBody[Step | None]:
         """Request the next turn; yield functions for the caller to call or to await."""
         for _ in range(MAX_REJECTIONS):
             plan = self.session.check_boundary()
@@ -308,7 +308,7 @@ class LoopRun:
 
     def _execute_turn(
         self, turn: Step, execute_calls: Callable[..., Any], undo: Callable[..., Any]
-    ) -> _sync_async.Effects[None]:
+    ) -> _sync_async.SharedBody[None]:
         """Execute a turn; end the run after a turn without calls. Yield functions like `_request_turn`."""
         observations = yield partial(execute_calls, self.session, self._tool_functions, turn.tool_calls)
         self._commit_turn(turn, observations)

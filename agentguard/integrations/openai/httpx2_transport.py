@@ -153,7 +153,7 @@ class _TransportBase:
 
     def finish_stream(
         self, guarded_request: GuardedRequest, stream_buffer: EventStreamBuffer
-    ) -> _sync_async.Effects[tuple[bytes, bool]]:
+    ) -> _sync_async.SharedBody[tuple[bytes, bool]]:
         """Finish one response in a stream; return the client's bytes, and whether to repeat the request.
 
         Yield the requests of further candidates.

@@ -320,7 +320,7 @@ def test_failed_repair_is_noted_and_run_continues() -> None:
 
 
 def test_concurrent_requests_keep_their_order_and_failures() -> None:
-    def body() -> _sync_async.Effects[list[Any]]:
+    def body() -> _sync_async.SharedBody[list[Any]]:
         return (yield _sync_async.Gather((1, 0, 2)))
 
     async def divided(number: int) -> float:
