@@ -17,7 +17,7 @@ SAMPLE = Path(__file__).parents[1] / "samples" / "11-letter.json"
 COMMANDS = [
     ("--version", "{version}", 0),
     (f"diagnose {SAMPLE}", "root cause", 0),
-    (f"validate {SAMPLE}", "all are readable", 0),
+    (f"validate {SAMPLE}", "all records are readable", 0),
     ("taxonomy list", "agent_error", 0),
     ("dataset list", "who_and_when", 0),
     ("judge info", "", 0),

@@ -26,9 +26,9 @@ from agentguard.evals.datasets.manifest import (
     describe_source,
 )
 from agentguard.evals.datasets.rebuild import RebuildResult, describe_dataset, generate_dataset, rebuild
+from agentguard.evals.datasets.toml_writer import dumps
 from agentguard.evals.datasets.verification import VerificationProgress, VerificationReport, verify_dataset
 from agentguard.evals.datasets.writer import DatasetWriter
-from agentguard.evals.toml_writer import dumps
 from agentguard.quantity import format_quantity
 from agentguard.trajectory.model import Record
 

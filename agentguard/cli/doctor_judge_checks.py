@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from agentguard.judge.classifier.spec import ClassifierSpec
     from agentguard.trajectory.model import Trajectory
 
-_TEST_MESSAGES: Final = ({"role": "user", "content": "Say one short word, as JSON with the one field text."},)
 _UNREACHABLE_HINT: Final = "check that its server runs"
 _TIMEOUT_HINT: Final = "increase --timeout: the first structured output of a new server may take 30 s"
 
@@ -59,6 +58,7 @@ def _check_chat_judge(
     settings: QuestionJudgeSettings, policy_settings: QuestionJudgeSettings, context: CheckContext
 ) -> Iterator[CheckResult]:
     """Check that a chat model answers and follows a JSON schema; optionally measure its accuracy."""
+    from agentguard.evals.judge_checks.capability import PROBE_MESSAGES
     from agentguard.judge.base import TEXT_SCHEMA
     from agentguard.judge.factory import build_endpoint
     from agentguard.judge.llm.types import CallError, ErrorKind
@@ -70,7 +70,7 @@ def _check_chat_judge(
             yield _build_result(settings, "wrong", endpoint.describe_error(facts), _UNREACHABLE_HINT)
             return
         answer = endpoint.loop.run(
-            endpoint.generate_json(_TEST_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=context.timeout_s)
+            endpoint.generate_json(PROBE_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=context.timeout_s)
         )
     finally:
         endpoint.close()

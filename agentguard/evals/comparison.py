@@ -10,15 +10,15 @@ from typing import Final
 
 from agentguard.errors import EvaluationError
 from agentguard.evals.prediction import Prediction
-from agentguard.evals.report.breakdown import BreakdownRow, is_step_correct, summarize_runs
+from agentguard.evals.report.breakdown import BreakdownRow, summarize_runs
 from agentguard.evals.result import Evaluation
-from agentguard.evals.scoring import Case
+from agentguard.evals.scoring import Case, is_step_correct
 from agentguard.evals.statistics import PairedDifference, compare_paired, mean
 from agentguard.verdict import Verdict
 
 
 class Criterion(StrEnum):
-    """The field that must be right."""
+    """Field of a prediction that must be right."""
 
     STEP = "step"
     AGENT = "agent"
@@ -26,7 +26,7 @@ class Criterion(StrEnum):
 
 
 class CorrectSide(StrEnum):
-    """The evaluations that got a run right in more than half of the repeats."""
+    """Evaluations that got a run right in more than half of the repeats."""
 
     BOTH = "both"
     ONLY_A = "only_a"
@@ -36,7 +36,7 @@ class CorrectSide(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPair:
-    """One run in both evaluations, and the share of the repeats in which each got it right."""
+    """Run in both evaluations, with the share of the repeats in which each got it right."""
 
     case: Case
     a: BreakdownRow
@@ -54,7 +54,7 @@ class RunPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationComparison:
-    """Two evaluations over the runs they share.
+    """Comparison of two evaluations over the runs that both scored.
 
     Attributes:
         criterion: the field that must be right.
@@ -114,12 +114,12 @@ def _list_groups(pairs: Sequence[RunPair]) -> list[str]:
     return [pair.case.group or f"\0{index}" for index, pair in enumerate(pairs)]
 
 
-def _is_agent_correct(case: Case, said: Prediction) -> bool:
-    return bool(said.agents) and said.agents[0] == case.agent
+def _is_agent_correct(case: Case, prediction: Prediction) -> bool:
+    return bool(prediction.agents) and prediction.agents[0] == case.agent
 
 
-def _is_outcome_correct(case: Case, said: Prediction) -> bool:
-    return said.verdict == (Verdict.FAILED if case.failed else Verdict.NO_FAILURE_FOUND)
+def _is_outcome_correct(case: Case, prediction: Prediction) -> bool:
+    return prediction.verdict == (Verdict.FAILED if case.failed else Verdict.NO_FAILURE_FOUND)
 
 
 _CRITERION_RULES: Final[Mapping[Criterion, tuple[str, Callable[[Case, Prediction], bool]]]] = {
@@ -129,12 +129,12 @@ _CRITERION_RULES: Final[Mapping[Criterion, tuple[str, Callable[[Case, Prediction
 }
 
 
-def _compute_shares(held: Evaluation, criterion: Criterion) -> dict[str, float]:
+def _compute_shares(evaluation: Evaluation, criterion: Criterion) -> dict[str, float]:
     """Return the share of correct repeats of each run that is annotated for the criterion."""
     field, rule = _CRITERION_RULES[criterion]
-    cases = {case.run: case for case in held.cases if getattr(case, field) is not None}
+    cases = {case.run: case for case in evaluation.cases if getattr(case, field) is not None}
     outcomes: dict[str, list[bool]] = {}
-    for prediction in held.predictions:
+    for prediction in evaluation.predictions:
         if prediction.run in cases:
             outcomes.setdefault(prediction.run, []).append(rule(cases[prediction.run], prediction))
     return {run: mean(repeats) for run, repeats in outcomes.items()}

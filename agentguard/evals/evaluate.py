@@ -41,11 +41,11 @@ def evaluate(
         cv: ``"question"`` trains and scores in folds that keep equal questions (or tasks) together. None
             measures the method without training; a method that must be trained is cross-validated in either
             case.
-        folds, repeats: of the cross-validation.
-        with_answer: puts the gold answer into ``trajectory.extra["gold_answer"]``.
-        shuffle_labels: trains on labels that are shuffled among the training runs.
+        folds, repeats: numbers of folds and of repeats of the cross-validation.
+        with_answer: put the gold answer into ``trajectory.extra["gold_answer"]``.
+        shuffle_labels: train on labels that are shuffled among the training runs.
         train: annotated runs for training instead; runs whose question occurs in ``records`` are excluded.
-        seed: of the folds and shuffles.
+        seed: seed of the folds and shuffles.
         progress: called with the label of the method, the number of finished runs and the total.
         checkpoint_dir: folder for checkpoints. An interrupted evaluation continues from there if it is called
             again with the same data, method and options; a complete one removes its checkpoints.
@@ -87,27 +87,27 @@ def compare(
     Args and errors are those of `evaluate`; ``discard_checkpoint`` removes the checkpoints of an interrupted
     evaluation. ``jobs`` is the number of runs that a method diagnoses at once, with the same predictions.
     """
-    learnt_from = None if train is None else to_dataset(train)
-    bench = EvaluationRunner(
-        to_dataset(records), plan, train=learnt_from, discard_checkpoint=discard_checkpoint
+    training_data = None if train is None else to_dataset(train)
+    runner = EvaluationRunner(
+        to_dataset(records), plan, train=training_data, discard_checkpoint=discard_checkpoint
     )
-    complete = False
+    is_complete = False
     try:
         baselines = {
-            spec.label: bench.measure(
+            spec.label: runner.measure(
                 spec, label=spec.label, progress=progress, checkpoint_dir=checkpoint_dir
             )
             for spec in BASELINES
         }
         results = [
             _measure_method(
-                bench, method, baselines, progress=progress, checkpoint_dir=checkpoint_dir, jobs=jobs
+                runner, method, baselines, progress=progress, checkpoint_dir=checkpoint_dir, jobs=jobs
             )
             for method in methods
         ]
-        complete = True
+        is_complete = True
     finally:
-        bench.close(is_complete=complete)
+        runner.close(is_complete=is_complete)
     return tuple(replace(result, baselines=baselines) for result in results)
 
 

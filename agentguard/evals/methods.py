@@ -1,4 +1,4 @@
-"""Baselines that every result table contains."""
+"""Methods of an evaluation by name, with the baselines that every result table contains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ Method = Localizer | SimpleLocalizer | Trainable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSpec:
-    """A method by name: its localizer, the options of the localizer, and its label in tables."""
+    """Method by name.
+
+    Attributes:
+        label: name in tables.
+        localizer: name of the localizer.
+        options: options of the localizer.
+    """
 
     label: str
     localizer: str

@@ -33,7 +33,7 @@ class Setting(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The scores of one method on one data set.
+    """Scores of one method on one data set.
 
     Attributes:
         dataset: name of the data set.
@@ -116,7 +116,7 @@ class Evaluation:
 
 
 def has_training_data(results: Iterable[Evaluation]) -> bool:
-    """Return True if a model was scored on its training data; such scores have no peers."""
+    """Return True if a model was scored on its training data; such scores are not valid for other runs."""
     return any(result.setting is Setting.TRAINING_DATA for result in results)
 
 
@@ -170,28 +170,35 @@ _SCORE_NAMES = (
 )
 
 
-def _merge_scores(where: LocalizationScores | None, whether: OutcomeScores | None) -> dict[str, Any]:
+def _merge_scores(localization: LocalizationScores | None, outcome: OutcomeScores | None) -> dict[str, Any]:
     """Return root-cause scores at the top level, and outcome scores there and under ``outcome``."""
-    scores = where.as_dict() if where else dict.fromkeys(_SCORE_NAMES)
+    scores = localization.as_dict() if localization else dict.fromkeys(_SCORE_NAMES)
     scores["n_root_cause"] = scores.pop("n", 0)
-    full = whether.as_dict() if whether else None
+    full = outcome.as_dict() if outcome else None
     for name in ("auroc", "average_precision", "brier"):
         scores[name] = full[name] if full else None
     scores["outcome"] = full
     return scores
 
 
-def _baseline_to_dict(held: Evaluation) -> dict[str, Any]:
-    scores = _merge_scores(held.localization, held.outcome)
-    return {"setting": held.setting.value, "n": held.n, **scores, "subsets": _subsets_to_dict(held)}
+def _baseline_to_dict(evaluation: Evaluation) -> dict[str, Any]:
+    scores = _merge_scores(evaluation.localization, evaluation.outcome)
+    return {
+        "setting": evaluation.setting.value,
+        "n": evaluation.n,
+        **scores,
+        "subsets": _subsets_to_dict(evaluation),
+    }
 
 
-def _subsets_to_dict(held: Evaluation) -> dict[str, Any]:
-    return {name: {"n": _count_runs(*pair), **_merge_scores(*pair)} for name, pair in held.subsets.items()}
+def _subsets_to_dict(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        name: {"n": _count_runs(*pair), **_merge_scores(*pair)} for name, pair in evaluation.subsets.items()
+    }
 
 
-def _count_runs(where: LocalizationScores | None, whether: OutcomeScores | None) -> int:
-    return max(where.n if where else 0, whether.n if whether else 0)
+def _count_runs(localization: LocalizationScores | None, outcome: OutcomeScores | None) -> int:
+    return max(localization.n if localization else 0, outcome.n if outcome else 0)
 
 
 def _score_run_size(cases: Sequence[Case]) -> float:

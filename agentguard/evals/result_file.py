@@ -142,14 +142,14 @@ def _encode_results(results: Sequence[Evaluation], plan: EvaluationPlan) -> dict
     }
 
 
-def _encode_method(held: Evaluation, *, baseline: bool, is_measured: bool = True) -> dict[str, Any]:
+def _encode_method(evaluation: Evaluation, *, baseline: bool, is_measured: bool = True) -> dict[str, Any]:
     return {
-        "method": held.method,
-        "setting": held.setting.value,
+        "method": evaluation.method,
+        "setting": evaluation.setting.value,
         "measured": is_measured,
         "baseline": baseline,
-        "fit_seconds": held.fit_seconds,
-        "predictions": [one.as_dict() for one in held.predictions],
+        "fit_seconds": evaluation.fit_seconds,
+        "predictions": [one.as_dict() for one in evaluation.predictions],
     }
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, TypeVar
+from typing import Any, BinaryIO, Literal
 
 import orjson
 
@@ -40,27 +40,6 @@ from agentguard.resilience.ordered_map import map_ordered
 from agentguard.trajectory.model import Record
 from agentguard.version import __version__
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-class Executor(Protocol):
-    """Executor that applies ``work`` to every task and yields the results as they arrive, in any order."""
-
-    def run(self, tasks: Iterable[T], work: Callable[[T], Iterator[R]]) -> Iterator[R]:
-        """Yield the results; an exception of ``work`` is raised here."""
-        ...
-
-
-class SerialExecutor:
-    """Executor that runs one task at a time, with results in order."""
-
-    def run(self, tasks: Iterable[T], work: Callable[[T], Iterator[R]]) -> Iterator[R]:
-        """Yield the results of each task."""
-        for task in tasks:
-            yield from work(task)
-
-
 MethodProgress = Callable[[str, int, int], None]
 """Callback that receives the label of a method, the number of finished runs and the total."""
 
@@ -72,12 +51,12 @@ class EvaluationPlan:
     Attributes:
         cv: ``question`` cross-validates by question or task; None measures methods without training (a method
             that must be trained is cross-validated in either case).
-        folds, repeats: of the cross-validation.
-        with_answer: lets methods read the gold answer.
-        shuffle_labels: trains on labels that are shuffled among the training runs. The result shows the
+        folds, repeats: numbers of folds and of repeats of the cross-validation.
+        with_answer: let methods read the gold answer.
+        shuffle_labels: train on labels that are shuffled among the training runs. The result shows the
             accuracy without information: it must fall to the baselines.
-        seed: of folds and shuffles.
-        allow_training_data: scores a model on runs that it was trained on. Without it, that is an error.
+        seed: seed of folds and shuffles.
+        allow_training_data: score a model on runs that it was trained on. Without it, that is an error.
     """
 
     cv: Literal["question"] | None = None
@@ -90,7 +69,7 @@ class EvaluationPlan:
 
 
 class EvaluationRunner:
-    """One data set, one plan, and the splits that follow from them.
+    """Runner of the methods of one evaluation on one data set, with the same splits for all methods.
 
     Raises:
         EvaluationError: no run of the data set is annotated.
@@ -124,7 +103,6 @@ class EvaluationRunner:
         label: str,
         progress: MethodProgress | None = None,
         checkpoint_dir: Path | None = None,
-        executor: Executor | None = None,
         jobs: int = 1,
     ) -> Evaluation:
         """Measure one method. See `agentguard.evals.evaluate.evaluate`."""
@@ -135,11 +113,8 @@ class EvaluationRunner:
             checkpoint.discard()
         self._checkpoints.append(checkpoint)
         total = sum(len(split.test) for split in splits)
-
-        def work(split: Split) -> Iterator[Prediction]:
-            return self._score_split(method, split, checkpoint, jobs)
-
-        for done_count, _ in enumerate((executor or SerialExecutor()).run(splits, work), start=1):
+        scored = (one for split in splits for one in self._score_split(method, split, checkpoint, jobs))
+        for done_count, _ in enumerate(scored, start=1):
             if progress:
                 progress(label, done_count, total)
         keys = [(s.repeat, s.fold, self.cases[i].run) for s in splits for i in s.test]
@@ -159,8 +134,8 @@ class EvaluationRunner:
     def close(self, *, is_complete: bool) -> None:
         """Close the methods and the checkpoints; remove the checkpoints if the evaluation is complete."""
         for method in self._built_methods:
-            if callable(close := getattr(method, "close", None)):
-                close()
+            if is_localizer(method):
+                as_localizer(method).close()
         for journal in self._checkpoints:
             if is_complete:
                 journal.discard()
@@ -326,7 +301,7 @@ class EvaluationCheckpoint:
             try:
                 self._load_entry(orjson.loads(line))
             except (orjson.JSONDecodeError, TypeError, KeyError):
-                continue  # an unknown line: its prediction is computed again
+                continue  # the prediction of an unknown line is computed again
 
     def _load_entry(self, value: dict[str, Any]) -> None:
         if "fit_seconds" in value:

@@ -21,8 +21,14 @@ TOP_KS = (3, 5)
 class Case:
     """Annotation of one run, which no method sees.
 
-    ``run`` is unique in the data set; ``id`` is the id of the run. Runs with equal ``group`` (a hash) have
-    the same question.
+    Attributes:
+        run: key of the run; unique in the data set.
+        part: part of the data set; empty if it has no parts.
+        length: number of steps.
+        step, agent, module, codes: annotated root cause; None or empty without an annotation.
+        failed: annotated outcome; None without an annotation.
+        id: id of the run.
+        group: hash of the question; runs with equal hashes have the same question.
     """
 
     run: str
@@ -39,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanScore:
-    """Mean of a score over the repeats, and the standard deviation between them."""
+    """Mean of a score over the repeats, with the standard deviation between them."""
 
     mean: float
     sd: float
@@ -227,10 +233,11 @@ def _is_cause_named(prediction: Prediction) -> bool:
 
 
 def _score_answered(pairs: _Pairs) -> float:
-    return mean(_is_step_correct(c, p) for c, p in pairs if _is_cause_named(p))
+    return mean(is_step_correct(c, p) for c, p in pairs if _is_cause_named(p))
 
 
-def _is_step_correct(case: Case, prediction: Prediction) -> bool:
+def is_step_correct(case: Case, prediction: Prediction) -> bool:
+    """Return whether the first hypothesis names the annotated step."""
     return bool(prediction.steps) and prediction.steps[0] == case.step
 
 
@@ -238,7 +245,7 @@ def _score_calibration(repeats: Sequence[_Pairs]) -> dict[str, float]:
     def over(score: Callable[..., float]) -> float:
         return _average_repeats(
             repeats,
-            lambda pairs: score([_is_step_correct(c, p) for c, p in pairs], [p.confidence for _, p in pairs]),
+            lambda pairs: score([is_step_correct(c, p) for c, p in pairs], [p.confidence for _, p in pairs]),
         ).mean
 
     return {
@@ -255,10 +262,10 @@ def _score_modules(repeats: Sequence[_Pairs]) -> dict[str, float]:
         scores["n"] = sum(c.module is not None for c, _ in repeats[0])
         scores["module_accuracy"] = _score_module_cases(repeats, lambda c, p: c.module == p.module)
         scores["step_and_module"] = _score_module_cases(
-            repeats, lambda c, p: _is_step_correct(c, p) and c.module == p.module
+            repeats, lambda c, p: is_step_correct(c, p) and c.module == p.module
         )
         scores["all_correct"] = _score_module_cases(
-            repeats, lambda c, p: _is_step_correct(c, p) and c.module == p.module and (p.code in c.codes)
+            repeats, lambda c, p: is_step_correct(c, p) and c.module == p.module and (p.code in c.codes)
         )
     return scores
 

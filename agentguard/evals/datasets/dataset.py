@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Dataset:
     """Annotated runs under one name.
 
     Attributes:
-        name: of the format, or of the data set.
+        name: name of the format, or of the data set.
         records: the records.
         parts: the part (subset) of the data set for each record; empty if unknown.
         broken: unreadable items with their location; they are counted and reported, never scored.
@@ -39,7 +39,7 @@ class Dataset:
     checksum: str = ""
 
     def build_cases(self) -> tuple[Case, ...]:
-        """Return the annotated side of each record, under a key unique in this data set."""
+        """Return the annotation of each record, under a key that is unique in this data set."""
         key_counts: dict[str, int] = {}
         has_parts = len(set(self.parts)) > 1
         cases = []
@@ -67,15 +67,12 @@ def to_dataset(records: Dataset | Sequence[Record]) -> Dataset:
     return Dataset(name="+".join(names), records=plain_records)
 
 
-def load_dataset(
-    format: str, paths: Sequence[Path], *, progress: Callable[[int], None] | None = None
-) -> Dataset:
+def load_dataset(format: str, paths: Sequence[Path]) -> Dataset:
     """Read the annotated runs of a format.
 
     Args:
         format: name of the importer, which is also the name of the data set; ``auto`` recognises it.
         paths: files or folders; a folder that holds several parts of Who&When is read part by part.
-        progress: called with the number of records read so far.
 
     Raises:
         EvaluationError: a path does not exist, or no record could be read.
@@ -93,8 +90,6 @@ def load_dataset(
                 continue
             records.append(item)
             parts.append(part)
-            if progress:
-                progress(len(records))
     if not records:
         first = f"; the first: {broken[0]}" if broken else ""
         raise EvaluationError(f"no {format} record could be read; {len(broken)} are broken{first}")

@@ -23,6 +23,7 @@ from agentguard.evals.datasets.manifest import (
 )
 from agentguard.evals.datasets.verification import VerificationReport, verify_dataset
 from agentguard.plugins import Registry
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import read
@@ -150,8 +151,6 @@ def describe_dataset(
 
 
 _LABELS = ("failed", "root_cause.step", "root_cause.agent", "root_cause.codes", "step_labels", "modes")
-
-
 _REGISTRY: Registry[Callable[..., Iterable[Record]]] = Registry(
     "generator", group="agentguard.generators", builtin={}
 )
@@ -169,13 +168,17 @@ def _read_stored_records(manifest: DatasetManifest) -> Iterator[Record]:
             yield item
 
 
-def _compare_files(manifest: DatasetManifest, made: RebuildResult, held: Iterator[Record]) -> None:
-    remaining = sum(1 for _ in held)
+def _compare_files(
+    manifest: DatasetManifest, result: RebuildResult, stored_records: Iterator[Record]
+) -> None:
+    remaining = sum(1 for _ in stored_records)
     if remaining:
-        made.differing.append(f"{remaining} stored runs were not generated")
-    if manifest.records is not None and made.records != manifest.records:
-        made.differing.append(f"{made.records} runs were generated, {manifest.records} are stored")
+        result.differing.append(f"not generated: {format_quantity(remaining, 'stored run')}")
+    if manifest.records is not None and result.records != manifest.records:
+        result.differing.append(
+            f"{format_quantity(result.records, 'run')} generated, {manifest.records} stored"
+        )
     file = manifest.files[0] if len(manifest.files) == 1 else DatasetFile(path="")
     expected_sha256 = file.unpacked_sha256 or ("" if file.path.endswith(".gz") else file.sha256)
     if expected_sha256 and manifest.format == "event_log":
-        made.same_sum = expected_sha256 == made.sha256
+        result.same_sum = expected_sha256 == result.sha256

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 
 from agentguard.errors import EvaluationError, InputError
 from agentguard.evals.datasets.manifest import DatasetFile, DatasetManifest, describe_source, resolve_path
+from agentguard.quantity import format_quantity
 from agentguard.trajectory.formats.base import FolderFormat, UnreadableRecord, formats
 from agentguard.trajectory.formats.reader import list_run_files, read
 from agentguard.trajectory.model import Record
@@ -110,7 +111,7 @@ def verify_dataset(
         _add_record(report, item)
         report_progress("records", report.records)
     if manifest.records is not None and report.records != manifest.records:
-        report.problems.append(f"{report.records} records, expected {manifest.records}")
+        report.problems.append(f"{format_quantity(report.records, 'record')}, expected {manifest.records}")
     return report
 
 
@@ -163,7 +164,7 @@ def _restrict_manifest(manifest: DatasetManifest, place: Path) -> DatasetManifes
     return manifest
 
 
-def _ignore_progress(what: str, count: int) -> None:
+def _ignore_progress(activity: str, count: int) -> None:
     """Ignore the progress."""
 
 
@@ -222,23 +223,23 @@ def _read_records(manifest: DatasetManifest, place: Path) -> Iterator[Record | U
             yield UnreadableRecord(error=error.with_location(file=str(source)))
 
 
-def _add_record(found: VerificationReport, item: Record | UnreadableRecord) -> None:
+def _add_record(report: VerificationReport, item: Record | UnreadableRecord) -> None:
     if isinstance(item, UnreadableRecord):
-        found.broken.append(item.error)
+        report.broken.append(item.error)
         return
-    found.records += 1
+    report.records += 1
     annotation = item.annotation
-    found.failed += annotation.failed is True
-    found.passed += annotation.failed is False
+    report.failed += annotation.failed is True
+    report.passed += annotation.failed is False
     if annotation.root_cause is not None:
-        found.codes.update(annotation.root_cause.codes[:1])
-    for label in found.labels:
-        found.labels[label] += _has_label(annotation, label)
+        report.codes.update(annotation.root_cause.codes[:1])
+    for label in report.labels:
+        report.labels[label] += _has_label(annotation, label)
 
 
-def _has_label(judged: Any, label: str) -> bool:
+def _has_label(annotation: Any, label: str) -> bool:
     """Return whether an annotation has the label of a dotted name."""
-    value = judged
+    value = annotation
     for name in label.split("."):
         value = getattr(value, name, None)
     return value is not None and value not in ((), {}, "")

@@ -1,4 +1,4 @@
-"""Rewriter that injects one error at a known step into a run that passed, and records the change.
+"""Injection of one error at a known step into a run that passed; the annotation records the change.
 
 After CORRECT-Error (arXiv 2509.24088), for any format that agentguard reads and without a language model.
 The rewritten trajectory contains no mark of the change: its id is a hash, and only the annotation lists the
@@ -27,7 +27,7 @@ INJECTED = "injected"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """Settings of the rewriter.
+    """Settings of the injection.
 
     Attributes:
         rates: weight of each edit by name.
@@ -65,7 +65,7 @@ def rewrite_record(record: Record, plan: RewritePlan | None = None) -> Iterator[
 def apply_edit(
     record: Record, edit: Edit, step: int, *, rng: random.Random | None = None, source: str = ""
 ) -> Record:
-    """Put one error into one step of a run.
+    """Inject one error into one step of a run.
 
     Args:
         record: the run; the function does not check that it passed.
@@ -112,7 +112,7 @@ def copy_passed_record(record: Record) -> Record:
 def check_passed(record: Record, *, assume: bool = False) -> None:
     """Raise InputError unless a run is known to have passed, or ``assume`` is set and it has no label."""
     if record.annotation.failed:
-        raise InputError("the run failed already", hint="errors can only be put into passed runs")
+        raise InputError("the run failed already", hint="errors can only be injected into passed runs")
     if record.annotation.failed is None and not assume:
         raise InputError(
             "the run is not known to have passed", hint="--assume-passed treats such runs as passed"
@@ -160,18 +160,18 @@ def _draw_edit(
     return None
 
 
-def _build_annotation(run: Trajectory, edit: Edit, made: RewrittenRun, dropped: int) -> dict[str, Any]:
-    changes = [change.as_dict() for change in made.changes]
+def _build_annotation(run: Trajectory, edit: Edit, rewritten: RewrittenRun, dropped: int) -> dict[str, Any]:
+    changes = [change.as_dict() for change in rewritten.changes]
     if dropped:
         branch_change = FieldChange(
-            step=made.step, field="branches", before=f"{dropped} left out", after=None
+            step=rewritten.step, field="branches", before=f"{dropped} left out", after=None
         )
         changes.append(branch_change.as_dict())
     return {
         "edit": edit.name,
-        "step": made.step,
+        "step": rewritten.step,
         "fields": changes,
-        "tail": made.tail.value,
+        "tail": rewritten.tail.value,
         "source_run": run.id,
     }
 
@@ -186,6 +186,6 @@ def _select_branches(run: Trajectory, first: int) -> tuple[tuple[Branch, ...], i
     return tuple(branches.values()), len(run.branches) - len(branches)
 
 
-def _build_id(source: str, edit: str, step: int, made: RewrittenRun) -> str:
-    changed = repr([change.as_dict() for change in made.changes])
+def _build_id(source: str, edit: str, step: int, rewritten: RewrittenRun) -> str:
+    changed = repr([change.as_dict() for change in rewritten.changes])
     return hashlib.sha256(f"{source}:{edit}:{step}:{changed}".encode()).hexdigest()[:16]

@@ -22,9 +22,8 @@ from agentguard.judge.llm.client import JudgeEndpoint
 from agentguard.judge.llm.types import CallError
 from agentguard.judge.response_safety import SafetyTier, build_safety_question, describe_tier
 
-_PROBE_MESSAGES: Final = (
-    {"role": "user", "content": "Say one short word, as JSON with the one field text."},
-)
+PROBE_MESSAGES: Final = ({"role": "user", "content": "Say one short word, as JSON with the one field text."},)
+"""Request for a structured output that every chat model can give."""
 _MIN_CONTEXT_TOKENS: Final = 4_096
 """Context length in tokens below which most runs must be cut."""
 MAX_CHANCE: Final = 0.005
@@ -141,7 +140,7 @@ def check_endpoint(endpoint: JudgeEndpoint, *, options: ChatOptions | None = Non
     if isinstance(facts, CallError):
         return EndpointCapabilities(faults=(endpoint.describe_error(facts),))
     probe_answer = endpoint.loop.run(
-        endpoint.generate_json(_PROBE_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=deadline_s)
+        endpoint.generate_json(PROBE_MESSAGES, TEXT_SCHEMA, max_tokens=200, deadline_s=deadline_s)
     )
     collected, runs = _CollectedAnswers(), build_reference_runs()
     judge = ChatJudge(endpoint, options=options)

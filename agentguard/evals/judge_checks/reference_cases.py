@@ -8,7 +8,7 @@ judge that succeeds may still fail on real ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentguard.judge.response_safety import SafetyTier
@@ -216,22 +216,30 @@ def _generate_reference_runs() -> Iterator[ReferenceRun]:
     for number, plan in enumerate(_REFERENCE_TASKS):
         parts: list[tuple[str, ...]] = [plan.look, plan.act, (plan.report,)]
         yield ReferenceRun(
-            run=_build_reference_run(f"canary-{number}-passed", plan.task, parts), failed=False
+            run=build_example_run(f"canary-{number}-passed", plan.task, parts, format="canary"), failed=False
         )
         cause, wrong_part = plan.wrong
         parts[cause] = wrong_part
         # The user's message is step 0, so the step of a part is its position plus one.
         yield ReferenceRun(
-            run=_build_reference_run(f"canary-{number}-failed", plan.task, parts),
+            run=build_example_run(f"canary-{number}-failed", plan.task, parts, format="canary"),
             failed=True,
             cause=cause + 1,
         )
 
 
-def _build_reference_run(id: str, task: str, parts: list[tuple[str, ...]]) -> Trajectory:
+def build_example_run(id: str, task: str, parts: Sequence[tuple[str, ...]], *, format: str) -> Trajectory:
+    """Return a run of one agent.
+
+    Args:
+        id: id of the run.
+        task: task, which is also the message of the user in step 0.
+        parts: turns of the agent: ``(text,)``, or ``(tool, argument, result)`` of a tool call.
+        format: format of the run.
+    """
     steps = [Step(index=0, source=Source.USER, agent="user", content=task)]
     steps += [_build_step(index, part) for index, part in enumerate(parts, start=1)]
-    return Trajectory(id=id, format="canary", task=task, steps=tuple(steps))
+    return Trajectory(id=id, format=format, task=task, steps=tuple(steps))
 
 
 def _build_step(index: int, part: tuple[str, ...]) -> Step:

@@ -8,27 +8,27 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.evals.pilot.estimate import InterventionEstimate as InterventionEstimate
+    from agentguard.evals.pilot.estimate import OutcomeRun as OutcomeRun
     from agentguard.evals.pilot.estimate import PilotPair as PilotPair
     from agentguard.evals.pilot.estimate import PilotReport as PilotReport
     from agentguard.evals.pilot.estimate import PilotVerdict as PilotVerdict
     from agentguard.evals.pilot.estimate import estimate_interventions as estimate_interventions
+    from agentguard.evals.pilot.estimate import pair_runs as pair_runs
     from agentguard.evals.pilot.policy_proposal import format_estimate as format_estimate
     from agentguard.evals.pilot.policy_proposal import format_policy as format_policy
     from agentguard.evals.pilot.policy_proposal import propose_policy as propose_policy
-    from agentguard.evals.pilot.recorded import OutcomeRun as OutcomeRun
-    from agentguard.evals.pilot.recorded import pair_runs as pair_runs
     from agentguard.evals.pilot.scripted import run_scripted_pilot as run_scripted_pilot
 
 _EXPORTS = {
     "InterventionEstimate": "agentguard.evals.pilot.estimate",
-    "OutcomeRun": "agentguard.evals.pilot.recorded",
+    "OutcomeRun": "agentguard.evals.pilot.estimate",
     "PilotPair": "agentguard.evals.pilot.estimate",
     "PilotReport": "agentguard.evals.pilot.estimate",
     "PilotVerdict": "agentguard.evals.pilot.estimate",
     "estimate_interventions": "agentguard.evals.pilot.estimate",
     "format_estimate": "agentguard.evals.pilot.policy_proposal",
     "format_policy": "agentguard.evals.pilot.policy_proposal",
-    "pair_runs": "agentguard.evals.pilot.recorded",
+    "pair_runs": "agentguard.evals.pilot.estimate",
     "propose_policy": "agentguard.evals.pilot.policy_proposal",
     "run_scripted_pilot": "agentguard.evals.pilot.scripted",
 }

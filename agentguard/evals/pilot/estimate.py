@@ -31,7 +31,7 @@ class PilotVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotPair:
-    """Run of a task without the guard, and one with it.
+    """Run of a task without the guard, with a run of the task under the guard.
 
     Attributes:
         task: name of the task or scenario.
@@ -67,7 +67,7 @@ class PilotRate:
         return wilson_interval(self.value, self.n) if self.n else (0.0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rate as JSON-able data."""
+        """Return the rate as plain values for JSON."""
         return {"count": self.count, "n": self.n, "interval": [round(one, 4) for one in self.interval]}
 
 
@@ -126,7 +126,7 @@ class InterventionEstimate:
         return PilotVerdict.UNDECIDED
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the estimate as JSON-able data."""
+        """Return the estimate as plain values for JSON."""
         return {
             "trigger": self.trigger,
             "strategy": self.strategy,
@@ -153,11 +153,57 @@ class PilotReport:
     interventions: tuple[InterventionEstimate, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON-able data."""
+        """Return the report as plain values for JSON."""
         return {
             "overall": self.overall.to_dict(),
             "interventions": [one.to_dict() for one in self.interventions],
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRun:
+    """Recorded run with a known outcome.
+
+    Attributes:
+        id: id of the run.
+        task: task of the run; runs of equal tasks are paired in their order.
+        failed: whether the run failed.
+        trigger: detector of the guard's first recovery; empty without a recovery.
+        strategy: strategy of that recovery.
+    """
+
+    id: str
+    task: str
+    failed: bool
+    trigger: str = ""
+    strategy: str = ""
+
+
+def pair_runs(
+    without: Iterable[OutcomeRun], guarded: Iterable[OutcomeRun]
+) -> tuple[list[PilotPair], list[str]]:
+    """Pair runs of equal tasks in their order; return the pairs, and the ids of the other runs."""
+    waiting: dict[str, list[OutcomeRun]] = defaultdict(list)
+    for run in without:
+        waiting[_normalize_task(run.task)].append(run)
+    pairs: list[PilotPair] = []
+    alone: list[str] = []
+    for run in guarded:
+        partners = waiting[_normalize_task(run.task)]
+        if not partners:
+            alone.append(run.id)
+            continue
+        partner = partners.pop(0)
+        pairs.append(
+            PilotPair(
+                task=f"{partner.id} {run.id}",
+                failed_without=partner.failed,
+                failed_with=run.failed,
+                trigger=run.trigger,
+                strategy=run.strategy,
+            )
+        )
+    return pairs, [*alone, *(run.id for partners in waiting.values() for run in partners)]
 
 
 def estimate_interventions(
@@ -185,3 +231,7 @@ def estimate_interventions(
 
 def _compute_threshold(rescue: float, disruption: float) -> float:
     return disruption / (rescue + disruption) if rescue + disruption else 1.0
+
+
+def _normalize_task(task: str) -> str:
+    return " ".join(task.split())

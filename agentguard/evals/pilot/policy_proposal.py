@@ -12,6 +12,7 @@ from agentguard.config.policy import ESCALATION_KEY, Policy
 from agentguard.detect.base import detectors
 from agentguard.evals.pilot.estimate import InterventionEstimate, PilotReport, PilotVerdict
 from agentguard.evals.pilot.scripted import PILOT_STRATEGIES
+from agentguard.quantity import format_quantity
 from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER
 from agentguard.recover.recovery_policy import DEFAULT_ESCALATION
 from agentguard.runtime.live_judge import (
@@ -81,8 +82,9 @@ def format_policy(policy: Policy, report: PilotReport) -> str:
     """Return the policy as YAML with the pilot's figures as comments."""
     overall = report.overall
     lines = [
-        f"# agentguard pilot: {overall.base_failure.n} pairs of runs, {overall.base_failure.count} failed "
-        f"without the guard, {overall.rescue.count} rescued, {overall.disruption.count} disrupted.",
+        f"# agentguard pilot: {format_quantity(overall.base_failure.n, 'pair')} of runs, "
+        f"{overall.base_failure.count} failed without the guard, "
+        f"{overall.rescue.count} rescued, {overall.disruption.count} disrupted.",
         *(f"# {format_estimate(one)}" for one in report.interventions),
     ]
     document = policy.model_dump(mode="json", exclude_unset=True)

@@ -22,7 +22,7 @@ PILOT_STRATEGIES: Final = (
     "restart",
     "stop",
 )
-"""Strategies that the pilot compares, the mildest first; the others need a person, a model or a vote."""
+"""Strategies that the pilot compares, mildest first. The others need a person, a model or a vote."""
 
 
 def run_scripted_pilot(
@@ -33,7 +33,7 @@ def run_scripted_pilot(
     Args:
         driver: function that runs an agent under a guard; see `agentguard.testing.contracts.integrations`.
         scenarios: the scenarios.
-        policy: policy of the guard; by default the defaults.
+        policy: policy of the guard; without it, the default policy.
     """
     base = policy or Policy()
     plain = [run_plain(scenario) for scenario in scenarios]

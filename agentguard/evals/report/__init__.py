@@ -19,6 +19,7 @@ from agentguard.html_report.page import (
     render_paragraph,
     render_table,
 )
+from agentguard.quantity import format_quantity
 from agentguard.version import __version__
 
 _OUTCOMES = (
@@ -53,9 +54,9 @@ def render_report(results: Sequence[Evaluation], *, plan: EvaluationPlan) -> str
 
 def describe_setup(first: Evaluation, plan: EvaluationPlan) -> str:
     """Return a line that describes data and settings of the evaluation."""
-    parts = [f"{first.n} annotated runs"]
+    parts = [format_quantity(first.n, "annotated run")]
     if first.broken:
-        parts.append(f"{first.broken} records could not be read")
+        parts.append(f"{format_quantity(first.broken, 'record')} not readable")
     if any(
         evaluation.setting is Setting.CROSS_VALIDATED for evaluation in (first, *first.baselines.values())
     ):
@@ -89,7 +90,7 @@ def render_overall(results: Sequence[Evaluation], plan: EvaluationPlan) -> Itera
 def render_method(result: Evaluation) -> Iterator[str]:
     """Yield the errors and confusions of one method."""
     if result.localization:
-        yield render_heading(2, f"Where {result.method} errs")
+        yield render_heading(2, f"Errors of {result.method}")
         yield from render_errors(result)
     yield render_heading(2, f"Confusions of {result.method}")
     yield from render_confusion(result)
@@ -100,7 +101,7 @@ def _render_outcomes(results: Sequence[Evaluation]) -> Iterator[str]:
     if first is None:
         return
     yield render_heading(2, "Failed or passed")
-    yield render_paragraph(f"{first.n_failed} of {first.n} runs failed.", "soft")
+    yield render_paragraph(f"{first.n_failed} of {format_quantity(first.n, 'run')} failed.", "soft")
     yield render_table(
         "outcomes", _OUTCOMES, [_build_outcome_row(r.method, r.outcome) for r in results if r.outcome]
     )
@@ -119,13 +120,13 @@ def _render_outcomes(results: Sequence[Evaluation]) -> Iterator[str]:
         )
 
 
-def _build_outcome_row(method: str, held: OutcomeScores) -> list[str]:
+def _build_outcome_row(method: str, scores: OutcomeScores) -> list[str]:
     return [
         method,
-        *(f"{s.mean:.3f} ± {s.sd:.3f}" for s in (held.auroc, held.average_precision, held.brier)),
-        f"{held.calibration_error:.3f}",
-        f"{format_percent(held.named_on_passed)} %",
-        f"{format_percent(held.undecided)} %",
+        *(f"{s.mean:.3f} ± {s.sd:.3f}" for s in (scores.auroc, scores.average_precision, scores.brier)),
+        f"{scores.calibration_error:.3f}",
+        f"{format_percent(scores.named_on_passed)} %",
+        f"{format_percent(scores.undecided)} %",
     ]
 
 

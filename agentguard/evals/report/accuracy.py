@@ -18,6 +18,7 @@ from agentguard.html_report.page import (
     render_table,
 )
 from agentguard.html_report.plots import IntervalRow, render_intervals
+from agentguard.quantity import format_quantity
 
 _SETTINGS = {
     Setting.UNTRAINED: "needs no training",
@@ -28,9 +29,9 @@ _SETTINGS = {
 }
 _SCORES = ("95 %", "published scorer", "±1", "±3", "±5", "top 3", "top 5")
 _HEAD = ("method", "setting", "agent", "step", *_SCORES)
-_CONTEST = (
-    "Diamonds are published results as their authors report them: hollow for language models asked without "
-    "any training (zero-shot), dashed for methods shown labelled failures at run time, full for trained "
+_PUBLISHED_NOTE = (
+    "Diamonds are published results as their authors report them: hollow for language models without "
+    "training (zero-shot), dashed for methods that read labelled failures at run time, full for trained "
     "models. A method that was trained on labelled runs is not comparable with one that was not."
 )
 
@@ -70,29 +71,30 @@ def render_accuracy(results: Sequence[Evaluation], part: str | None, plan: Evalu
         yield render_heading(3, f"{title}, %")
         yield render_figure(
             drawing,
-            f"Whiskers: 95 % Wilson intervals over {rows[0][1].n} runs. {_CONTEST if records else ''}",
+            f"Whiskers: 95 % Wilson intervals over {format_quantity(rows[0][1].n, 'run')}. "
+            f"{_PUBLISHED_NOTE if records else ''}",
         )
     yield render_details("The same as a table", _render_accuracy_table(rows, records))
 
 
-def _render_headline(where: LocalizationScores, result: Evaluation) -> str:
-    low, high = where.wilson95["step"]
-    pairs_ = [
-        ("step", format_percent(where.step.mean), f"95 %: {format_percent(low)} to {format_percent(high)}"),
-        ("agent", format_percent(where.agent.mean), f"n = {where.n_agent}"),
+def _render_headline(scores: LocalizationScores, result: Evaluation) -> str:
+    low, high = scores.wilson95["step"]
+    facts = [
+        ("step", format_percent(scores.step.mean), f"95 %: {format_percent(low)} to {format_percent(high)}"),
+        ("agent", format_percent(scores.agent.mean), f"n = {scores.n_agent}"),
         (
             "within 1 / 3 / 5",
-            " / ".join(format_percent(where.within[k], 0) for k in ("1", "3", "5")),
+            " / ".join(format_percent(scores.within[k], 0) for k in ("1", "3", "5")),
             "steps off",
         ),
         (
             "top 3 / 5",
-            " / ".join(format_percent(where.top[k], 0) for k in ("3", "5")),
+            " / ".join(format_percent(scores.top[k], 0) for k in ("3", "5")),
             "gold among the first",
         ),
-        ("published scorer", format_percent(where.published), "gold occurs as text in the prediction"),
+        ("published scorer", format_percent(scores.published), "gold occurs as text in the prediction"),
     ]
-    return render_paragraph(f"{result.method}: {_SETTINGS[result.setting]}", "soft") + render_facts(pairs_)
+    return render_paragraph(f"{result.method}: {_SETTINGS[result.setting]}", "soft") + render_facts(facts)
 
 
 def _render_accuracy_table(
@@ -130,18 +132,18 @@ def _select_localization(result: Evaluation, part: str | None) -> LocalizationSc
     return result.subsets[part][0] if part is not None else result.localization
 
 
-def _select_score(where: LocalizationScores, name: str) -> float:
-    return where.step.mean if name == "step" else where.agent.mean
+def _select_score(scores: LocalizationScores, name: str) -> float:
+    return scores.step.mean if name == "step" else scores.agent.mean
 
 
-def _build_row(result: Evaluation, where: LocalizationScores, name: str, mine: bool) -> IntervalRow:
-    low, high = where.wilson95[name]
+def _build_row(result: Evaluation, scores: LocalizationScores, name: str, is_measured: bool) -> IntervalRow:
+    low, high = scores.wilson95[name]
     return IntervalRow(
         label=result.method,
-        value=_select_score(where, name),
+        value=_select_score(scores, name),
         low=low,
         high=high,
-        kind="method" if mine else "baseline",
+        kind="method" if is_measured else "baseline",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agentguard.evals.prediction import Prediction
 from agentguard.evals.result import Evaluation
-from agentguard.evals.scoring import Case
+from agentguard.evals.scoring import Case, is_step_correct
 from agentguard.evals.statistics import mean, wilson_interval
 from agentguard.html_report.plots import ScoreBar
 
@@ -42,11 +42,6 @@ def pair_predictions(result: Evaluation, part: str | None = None) -> list[tuple[
     """Return each prediction with its case, for the runs whose root cause is annotated."""
     cases = {c.run: c for c in result.cases if c.step is not None and part in (None, c.part)}
     return [(cases[p.run], p) for p in result.predictions if p.run in cases]
-
-
-def is_step_correct(case: Case, prediction: Prediction) -> bool:
-    """Return whether the first hypothesis names the annotated step."""
-    return bool(prediction.steps) and prediction.steps[0] == case.step
 
 
 def measure_by_position(result: Evaluation, part: str | None = None) -> tuple[ScoreBar, ...]:
@@ -107,9 +102,9 @@ def _build_bars(values: Sequence[tuple[int, bool]], repeats: int) -> tuple[Score
     return tuple(bars)
 
 
-def _build_bar(start: int, after: int | None, held: Sequence[bool], repeats: int) -> ScoreBar:
-    n = round(len(held) / max(1, repeats))
-    share = mean(held)
+def _build_bar(start: int, after: int | None, correct: Sequence[bool], repeats: int) -> ScoreBar:
+    n = round(len(correct) / max(1, repeats))
+    share = mean(correct)
     low, high = wilson_interval(share, n)
     label = f"{start}+" if after is None else str(start) if after == start + 1 else f"{start}–{after - 1}"
     return ScoreBar(label=label, value=share, low=low, high=high, n=n)

@@ -9,13 +9,12 @@ from typing import Final
 from agentguard.evals import metrics
 from agentguard.evals.prediction import Prediction
 from agentguard.evals.report.breakdown import (
-    is_step_correct,
     measure_by_length,
     measure_by_position,
     pair_predictions,
 )
 from agentguard.evals.result import Evaluation
-from agentguard.evals.scoring import Case
+from agentguard.evals.scoring import Case, is_step_correct
 from agentguard.html_report.page import (
     format_percent,
     render_figure,
@@ -24,6 +23,7 @@ from agentguard.html_report.page import (
     render_table,
 )
 from agentguard.html_report.plots import ScoreBar, render_bars, render_curve
+from agentguard.quantity import format_quantity
 
 _MAX_NAMES: Final = 10  # names in a table; rarer ones are merged
 _OTHER_NAMES: Final = "others"
@@ -44,14 +44,14 @@ def render_confusion(result: Evaluation) -> Iterator[str]:
             yield _render_table(title, counts)
 
 
-def count_confusions(result: Evaluation, gold: _GoldReader, said: _PredictionReader) -> ConfusionCounts:
+def count_confusions(result: Evaluation, gold: _GoldReader, predicted: _PredictionReader) -> ConfusionCounts:
     """Return the number of runs per (annotated, predicted) pair, averaged over the repeats."""
     cases = {case.run: case for case in result.cases}
     counts: Counter[tuple[str, str]] = Counter()
     for prediction in result.predictions:
         true = gold(cases[prediction.run])
         if true is not None:
-            counts[true, said(prediction) or _NOTHING] += 1
+            counts[true, predicted(prediction) or _NOTHING] += 1
     return {pair: n / max(1, result.repeats) for pair, n in counts.items()}
 
 
@@ -60,9 +60,9 @@ def _read_outcome(case: Case) -> str | None:
 
 
 _KINDS: Final[tuple[tuple[str, _GoldReader, _PredictionReader], ...]] = (
-    ("Outcomes and verdicts", _read_outcome, lambda said: said.verdict),
-    ("Agents", lambda case: case.agent, lambda said: said.agents[0] if said.agents else None),
-    ("Modules", lambda case: case.module, lambda said: said.module),
+    ("Outcomes and verdicts", _read_outcome, lambda prediction: prediction.verdict),
+    ("Agents", lambda case: case.agent, lambda one: one.agents[0] if one.agents else None),
+    ("Modules", lambda case: case.module, lambda prediction: prediction.module),
 )
 
 
@@ -88,8 +88,8 @@ def _render_table(title: str, counts: ConfusionCounts) -> str:
     return render_table(title, ("annotated", *columns), cells)
 
 
-def _select_style(true: str, said: str) -> str:
-    return "n yes" if true == said else "n"
+def _select_style(true: str, predicted: str) -> str:
+    return "n yes" if true == predicted else "n"
 
 
 def _rank_names(counts: ConfusionCounts, side: int) -> list[str]:
@@ -109,7 +109,7 @@ def render_errors(result: Evaluation) -> Iterator[str]:
     """Yield plots of accuracy by position and length, of calibration, and of risk and coverage."""
     for name, values, axis in (
         (
-            "Step accuracy by place of the root cause, %",
+            "Step accuracy by position of the root cause, %",
             measure_by_position(result),
             "annotated step, counted from 0",
         ),
@@ -118,7 +118,7 @@ def render_errors(result: Evaluation) -> Iterator[str]:
         yield render_heading(3, name)
         description = "; ".join(f"{b.label}: {format_percent(b.value)} of {b.n}" for b in values)
         yield render_figure(
-            render_bars(values, title=name, description=description, x_name=axis), _thin_out(values)
+            render_bars(values, title=name, description=description, x_name=axis), _format_caption(values)
         )
     pairs = pair_predictions(result)
     correct = [is_step_correct(case, prediction) for case, prediction in pairs]
@@ -129,21 +129,22 @@ def render_errors(result: Evaluation) -> Iterator[str]:
     yield "</div>"
 
 
-def render_calibration(labels: Sequence[bool], said: Sequence[float], title: str) -> str:
+def render_calibration(labels: Sequence[bool], probabilities: Sequence[float], title: str) -> str:
     """Return a reliability curve of predicted probabilities against observed outcomes."""
-    bins = metrics.reliability(labels, said)
-    gap = metrics.expected_calibration_error(labels, said)
+    bins = metrics.reliability(labels, probabilities)
+    gap = metrics.expected_calibration_error(labels, probabilities)
     drawing = render_curve(
         [(b.predicted, b.observed) for b in bins],
         title=f"{title}: calibration",
         description="; ".join(
-            f"said {format_percent(b.predicted)}, was {format_percent(b.observed)}, n = {b.n}" for b in bins
+            f"predicted {format_percent(b.predicted)}, observed {format_percent(b.observed)}, n = {b.n}"
+            for b in bins
         ),
-        names=("said, %", "was so, %"),
+        names=("predicted, %", "observed, %"),
         sizes=[b.n for b in bins],
         diagonal=True,
     )
-    scores = f"Expected calibration error {gap:.3f}, Brier score {metrics.brier(labels, said):.3f}"
+    scores = f"Expected calibration error {gap:.3f}, Brier score {metrics.brier(labels, probabilities):.3f}"
     line = "on the dashed line, predicted and observed shares are equal"
     return render_figure(drawing, f"{title}: calibration. {scores}; {line}.")
 
@@ -162,5 +163,5 @@ def _render_risk(correct: Sequence[bool], confidence: Sequence[float]) -> str:
     )
 
 
-def _thin_out(values: Sequence[ScoreBar]) -> str:
-    return f"Whiskers: 95 % Wilson intervals. {sum(b.n for b in values)} runs in all."
+def _format_caption(values: Sequence[ScoreBar]) -> str:
+    return f"Whiskers: 95 % Wilson intervals. {format_quantity(sum(b.n for b in values), 'run')} in total."

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
 from agentguard.evals.datasets import rebuild
+from agentguard.evals.datasets.toml_writer import dumps
 from agentguard.evals.datasets.verification import compute_checksums
-from agentguard.evals.toml_writer import dumps
 from agentguard.plugins import Registry
 from agentguard.trajectory.event_log.log_file import write_log
 from agentguard.trajectory.model import Record

@@ -18,8 +18,8 @@ from agentguard.evals.datasets.manifest import (
     read_manifest,
     resolve_path,
 )
+from agentguard.evals.datasets.toml_writer import dumps
 from agentguard.evals.datasets.verification import FileStatus, compute_checksums, verify_dataset
-from agentguard.evals.toml_writer import dumps
 from agentguard.trajectory.event_log.log_file import write_log
 from tests.unit.evals.inject.runs import shop
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.errors import ConfigError
-from agentguard.evals.toml_writer import dumps
+from agentguard.evals.datasets.toml_writer import dumps
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | texts

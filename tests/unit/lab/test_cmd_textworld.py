@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from agentguard.cli.app import build_app
+from agentguard.evals.datasets.toml_writer import dumps
 from agentguard.evals.datasets.verification import compute_checksums
-from agentguard.evals.toml_writer import dumps
 from agentguard.trajectory.formats.reader import load_records
 
 pytest.importorskip("textworld")

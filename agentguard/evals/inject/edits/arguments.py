@@ -63,15 +63,15 @@ class ArgumentSwap:
         return next((part for part in reversed(self.path) if isinstance(part, str)), "")
 
 
-def list_argument_swaps(read: RunIndex, step: int) -> Iterator[ArgumentSwap]:
+def list_argument_swaps(run_index: RunIndex, step: int) -> Iterator[ArgumentSwap]:
     """Yield every wrong argument that can be injected into the calls of a turn, in order."""
-    if not read.has_answered_calls(step) or not read.has_no_error(step):
+    if not run_index.has_answered_calls(step) or not run_index.has_no_error(step):
         return
-    for index, call in enumerate(read.steps[step].tool_calls):
+    for index, call in enumerate(run_index.steps[step].tool_calls):
         for path, leaf in iterate_leaves(call.arguments):
             old = classify_value(leaf if isinstance(leaf, str) else f"{leaf}")
             if old is not None and isinstance(path[-1], str | int):
-                yield from _list_wrong_values(read, step, index, path, old)
+                yield from _list_wrong_values(run_index, step, index, path, old)
 
 
 class WrongArgument(BaseEdit):
@@ -80,13 +80,13 @@ class WrongArgument(BaseEdit):
     is_propagated: bool
 
     def inject_argument(
-        self, read: RunIndex, step: int, found: list[ArgumentSwap], rng: random.Random
+        self, run_index: RunIndex, step: int, swaps: list[ArgumentSwap], rng: random.Random
     ) -> RewrittenRun | None:
         """Return the run for the first option, drawn by ``rng``, that has a consistent continuation."""
         # Prefer calls that succeed: they are the harder error, since a refused call is visible at once.
-        for chosen in sorted(rng.sample(found, len(found)), key=lambda option: option.refused):
-            draft = RunEditor(read, rng)
-            turn = _replace_argument(read.steps[step], chosen)
+        for chosen in sorted(rng.sample(swaps, len(swaps)), key=lambda option: option.refused):
+            draft = RunEditor(run_index, rng)
+            turn = _replace_argument(run_index.steps[step], chosen)
             draft.set(step, turn)
             tail = _follow_up(draft, step, chosen, rng, is_propagated=self.is_propagated)
             if tail is not None:
@@ -105,14 +105,14 @@ class ParameterError(WrongArgument):
     module = "action"
     is_propagated = True
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Change one argument and propagate the wrong value through later text."""
         swaps = [
             swap
-            for swap in list_argument_swaps(read, step)
-            if swap.old.kind is not ValueKind.NAME or not _states_argument(read, step, swap)
+            for swap in list_argument_swaps(run_index, step)
+            if swap.old.kind is not ValueKind.NAME or not _states_argument(run_index, step, swap)
         ]
-        return self.inject_argument(read, step, swaps, rng)
+        return self.inject_argument(run_index, step, swaps, rng)
 
 
 class MisalignedAction(WrongArgument):
@@ -124,10 +124,12 @@ class MisalignedAction(WrongArgument):
     module = "action"
     is_propagated = False
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Change one argument that the turn states; leave the text unchanged."""
-        swaps = [swap for swap in list_argument_swaps(read, step) if _states_argument(read, step, swap)]
-        return self.inject_argument(read, step, swaps, rng)
+        swaps = [
+            swap for swap in list_argument_swaps(run_index, step) if _states_argument(run_index, step, swap)
+        ]
+        return self.inject_argument(run_index, step, swaps, rng)
 
 
 PARAMETER_ERROR = ParameterError()
@@ -143,10 +145,10 @@ def _follow_up(
     if chosen.refused:
         if is_propagated:
             draft.set(step, swap_in_text(draft[step], swap))
-        argument = {"key": chosen.key, "value": chosen.new}
-        refuse_call(
-            draft, step, format_refusal(RefusalReason.NOT_FOUND, draft.run_index, call, rng, **argument), rng
+        answer = format_refusal(
+            RefusalReason.NOT_FOUND, draft.run_index, call, rng, key=chosen.key, value=chosen.new
         )
+        refuse_call(draft, step, answer, rng)
         return TailHandling.TRUNCATED
     draft.set(step, swap_in_result(draft[step], call, swap))
     if is_propagated:
@@ -155,18 +157,18 @@ def _follow_up(
 
 
 def _list_wrong_values(
-    read: RunIndex, step: int, place: int, path: tuple[str | int, ...], old: Value
+    run_index: RunIndex, step: int, place: int, path: tuple[str | int, ...], old: Value
 ) -> Iterator[ArgumentSwap]:
-    call = read.steps[step].tool_calls[place]
+    call = run_index.steps[step].tool_calls[place]
     option = ArgumentSwap(call=place, path=path, old=old, new="", invented=False, refused=False)
-    siblings = [value for value in read.find_values_under(option.key, step) if is_confusable(value, old)]
-    slips = [slip for slip in generate_variants(old) if slip.lower() not in read.collect_known_text]
+    siblings = [value for value in run_index.find_values_under(option.key, step) if is_confusable(value, old)]
+    slips = [slip for slip in generate_variants(old) if slip.lower() not in run_index.known_texts]
     if old.kind is ValueKind.NAME:
-        if _is_echoed(read, step, call, old, option.key):
+        if _is_echoed(run_index, step, call, old, option.key):
             yield from (replace(option, new=sibling.text) for sibling in siblings)
-        elif not _is_enumerated(read, call, path) and not _find_objects(read, step, call):
+        elif not _is_enumerated(run_index, call, path) and not _find_objects(run_index, step, call):
             yield from (replace(option, new=sibling.text, refused=True) for sibling in siblings)
-    elif not is_write_tool(call.name) or _identifies_record(read, step, call, old, option.key):
+    elif not is_write_tool(call.name) or _identifies_record(run_index, step, call, old, option.key):
         if old.kind is ValueKind.CODE:
             yield from (replace(option, new=slip, invented=True, refused=True) for slip in slips)
     else:
@@ -187,44 +189,44 @@ def _replace_argument(step: Step, option: ArgumentSwap) -> Step:
     return replace_call(step, option.call, replace_arguments(call, arguments))
 
 
-def _states_argument(read: RunIndex, step: int, option: ArgumentSwap) -> bool:
+def _states_argument(run_index: RunIndex, step: int, option: ArgumentSwap) -> bool:
     """Return whether the text of the turn states the argument outside the written call."""
-    turn = read.steps[step]
+    turn = run_index.steps[step]
     action = turn.modules.get("action", "")
     stated = replace(turn, content=turn.content.replace(action, "") if action else turn.content)
     parts = {name: text for name, text in turn.modules.items() if name != "action"}
     return any(contains_value(text, option.old) for text in read_spoken_text(replace(stated, modules=parts)))
 
 
-def _find_result(read: RunIndex, step: int, call: ToolCall) -> Any:
-    text = next((o.content for o in read.steps[step].observations if o.call_id == call.id), "")
+def _find_result(run_index: RunIndex, step: int, call: ToolCall) -> Any:
+    text = next((o.content for o in run_index.steps[step].observations if o.call_id == call.id), "")
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
 
 
-def _find_objects(read: RunIndex, step: int, call: ToolCall) -> bool:
-    return isinstance(_find_result(read, step, call), dict | list)
+def _find_objects(run_index: RunIndex, step: int, call: ToolCall) -> bool:
+    return isinstance(_find_result(run_index, step, call), dict | list)
 
 
-def _is_echoed(read: RunIndex, step: int, call: ToolCall, old: Value, key: str) -> bool:
+def _is_echoed(run_index: RunIndex, step: int, call: ToolCall, old: Value, key: str) -> bool:
     """Return whether a call changes state and its result shows the argument under the same key."""
-    result = _find_result(read, step, call)
+    result = _find_result(run_index, step, call)
     return is_write_tool(call.name) and any(
         path[-1] == key and f"{leaf}" == old.text for path, leaf in iterate_leaves(result)
     )
 
 
-def _identifies_record(read: RunIndex, step: int, call: ToolCall, old: Value, key: str) -> bool:
+def _identifies_record(run_index: RunIndex, step: int, call: ToolCall, old: Value, key: str) -> bool:
     """Return whether the argument is the id of the returned record; another id returns another record."""
-    result = _find_result(read, step, call)
+    result = _find_result(run_index, step, call)
     return isinstance(result, dict) and bool(result) and next(iter(result)) == key and result[key] == old.text
 
 
-def _is_enumerated(read: RunIndex, call: ToolCall, path: tuple[str | int, ...]) -> bool:
+def _is_enumerated(run_index: RunIndex, call: ToolCall, path: tuple[str | int, ...]) -> bool:
     """Return whether the schema of the tool lists allowed values; the tool would accept another of them."""
-    tool = next((one for one in read.run.tools if one.name == call.name), None)
+    tool = next((one for one in run_index.run.tools if one.name == call.name), None)
     properties = tool.parameters.get("properties") if tool else None
     about = properties.get(path[0]) if isinstance(properties, dict) else None
     return isinstance(about, dict) and "enum" in about

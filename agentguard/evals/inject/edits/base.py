@@ -87,11 +87,11 @@ class Edit(Protocol):
     module: str
 
     def applies(self, run: Trajectory, step: int) -> bool:
-        """Return whether the edit can put this error into that step without inventing consequences."""
+        """Return whether the edit can inject this error into that step without inventing consequences."""
         ...
 
     def apply(self, run: Trajectory, step: int, rng: random.Random) -> RewrittenRun:
-        """Put the error into the step. The same run, step and state of ``rng`` give the same result.
+        """Inject the error into the step. The same run, step and state of ``rng`` give the same result.
 
         Raises:
             InputError: the edit does not apply to that step.
@@ -132,14 +132,14 @@ class BaseEdit(ABC):
     module: str
 
     def applies(self, run: Trajectory, step: int) -> bool:
-        """Return whether the edit can put this error into that step without inventing consequences."""
-        read = build_run_index(run)
-        return read.is_agent(step) and self.make(read, step, random.Random(0)) is not None  # noqa: S311
+        """Return whether the edit can inject this error into that step without inventing consequences."""
+        run_index = build_run_index(run)
+        return run_index.is_agent(step) and self.make(run_index, step, random.Random(0)) is not None  # noqa: S311
 
     def apply(self, run: Trajectory, step: int, rng: random.Random) -> RewrittenRun:
-        """Put the error into the step. Raises InputError if the edit does not apply to that step."""
-        read = build_run_index(run)
-        rewritten = self.make(read, step, rng) if read.is_agent(step) else None
+        """Inject the error into the step. Raises InputError if the edit does not apply to that step."""
+        run_index = build_run_index(run)
+        rewritten = self.make(run_index, step, rng) if run_index.is_agent(step) else None
         if rewritten is None:
             raise InputError(
                 f"the edit {self.name} does not apply to step {step}", hint="ask applies() first"
@@ -147,7 +147,7 @@ class BaseEdit(ABC):
         return rewritten
 
     @abstractmethod
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Return the rewritten run, or None if the edit does not apply to this turn of an agent."""
 
     def build_cause(self, agent: str, step: int, reason: str) -> RootCause:

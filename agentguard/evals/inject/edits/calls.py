@@ -47,14 +47,14 @@ class RefusedCallEdit(BaseEdit):
     refusal_reason: RefusalReason
 
     def inject_refusal(
-        self, read: RunIndex, step: int, wrong: ToolCall, rng: random.Random, *, reason: str
+        self, run_index: RunIndex, step: int, wrong: ToolCall, rng: random.Random, *, reason: str
     ) -> RewrittenRun:
         """Return the run with the wrong call and its refusal, after which the agent gives up."""
-        draft = RunEditor(read, rng)
-        turn = read.steps[step]
+        draft = RunEditor(run_index, rng)
+        turn = run_index.steps[step]
         index = next(i for i, call in enumerate(turn.tool_calls) if call.id == wrong.id)
         draft.set(step, replace_call(turn, index, wrong))
-        refuse_call(draft, step, format_refusal(self.refusal_reason, read, wrong, rng), rng)
+        refuse_call(draft, step, format_refusal(self.refusal_reason, run_index, wrong, rng), rng)
         return draft.finish(
             step=step, cause=self.build_cause(turn.agent, step, reason), tail=TailHandling.TRUNCATED
         )
@@ -69,19 +69,19 @@ class InvalidActionEdit(RefusedCallEdit):
     module = "action"
     refusal_reason = RefusalReason.UNKNOWN_TOOL
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Rename one call."""
         candidates = [
             (index, name)
-            for index, call in enumerate(_find_valid_calls(read, step))
-            for name in _find_unoffered_names(read, call.name)
+            for index, call in enumerate(_find_valid_calls(run_index, step))
+            for name in _find_unoffered_names(run_index, call.name)
         ]
         if not candidates:
             return None
         index, name = rng.choice(candidates)
-        call = read.steps[step].tool_calls[index]
+        call = run_index.steps[step].tool_calls[index]
         reason = f"{name} is called, which is not offered; {call.name} is."
-        return self.inject_refusal(read, step, replace(call, name=name), rng, reason=reason)
+        return self.inject_refusal(run_index, step, replace(call, name=name), rng, reason=reason)
 
 
 class FormatErrorEdit(RefusedCallEdit):
@@ -93,11 +93,11 @@ class FormatErrorEdit(RefusedCallEdit):
     module = "action"
     refusal_reason = RefusalReason.BAD_FORMAT
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Break the text of the arguments of one call."""
         candidates = [
             (call, text)
-            for call in _find_valid_calls(read, step)
+            for call in _find_valid_calls(run_index, step)
             for text in _break_json(call)
             if parse_arguments(text, "arguments")[0] is None
         ]
@@ -106,7 +106,7 @@ class FormatErrorEdit(RefusedCallEdit):
         call, text = rng.choice(candidates)
         broken_call = replace(call, arguments=None, raw_arguments=text)
         reason = f"The arguments of {call.name} are not a JSON object."
-        return self.inject_refusal(read, step, broken_call, rng, reason=reason)
+        return self.inject_refusal(run_index, step, broken_call, rng, reason=reason)
 
 
 class ToolErrorIgnoredEdit(BaseEdit):
@@ -120,24 +120,24 @@ class ToolErrorIgnoredEdit(BaseEdit):
     )
     module = "reflection"
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Make a changing call fail after which the agent makes no call; keep the later text."""
-        if not (read.has_answered_calls(step) and read.has_no_error(step)) or read.has_answers_after(step):
+        if not (
+            run_index.has_answered_calls(step) and run_index.has_no_error(step)
+        ) or run_index.has_answers_after(step):
             return None
-        claim = next((i for i in range(step + 1, len(read.steps)) if read.is_agent(i)), None)
-        calls = [call for call in read.steps[step].tool_calls if is_write_tool(call.name)]
-        if not calls or claim is None or not read.steps[claim].content:
+        claim = next((i for i in range(step + 1, len(run_index.steps)) if run_index.is_agent(i)), None)
+        calls = [call for call in run_index.steps[step].tool_calls if is_write_tool(call.name)]
+        if not calls or claim is None or not run_index.steps[claim].content:
             return None
-        if read.is_needed_later(step, step + 1):
+        if run_index.is_needed_later(step, step + 1):
             return None
         call = rng.choice(calls)
-        draft = RunEditor(read, rng)
-        draft.set(
-            step,
-            replace_answer(draft[step], format_refusal(RefusalReason.BROKEN_DOWN, read, call, rng), read),
-        )
+        draft = RunEditor(run_index, rng)
+        answer = format_refusal(RefusalReason.BROKEN_DOWN, run_index, call, rng)
+        draft.set(step, replace_answer(draft[step], answer, run_index))
         reason = f"{call.name} failed, and the agent goes on as if it had worked."
-        cause = self.build_cause(read.steps[claim].agent, claim, reason)
+        cause = self.build_cause(run_index.steps[claim].agent, claim, reason)
         return draft.finish(step=step, cause=cause, tail=TailHandling.KEPT)
 
 
@@ -146,15 +146,15 @@ FORMAT_ERROR = FormatErrorEdit()
 TOOL_ERROR_IGNORED = ToolErrorIgnoredEdit()
 
 
-def _find_valid_calls(read: RunIndex, step: int) -> tuple[ToolCall, ...]:
-    if not read.has_answered_calls(step) or not read.has_no_error(step):
+def _find_valid_calls(run_index: RunIndex, step: int) -> tuple[ToolCall, ...]:
+    if not run_index.has_answered_calls(step) or not run_index.has_no_error(step):
         return ()
-    return read.steps[step].tool_calls
+    return run_index.steps[step].tool_calls
 
 
-def _find_unoffered_names(read: RunIndex, name: str) -> list[str]:
-    existing_names = {tool.name for tool in read.run.tools}
-    existing_names |= {call.name for step in read.steps for call in step.tool_calls}
+def _find_unoffered_names(run_index: RunIndex, name: str) -> list[str]:
+    existing_names = {tool.name for tool in run_index.run.tools}
+    existing_names |= {call.name for step in run_index.steps for call in step.tool_calls}
     verb, mark, rest = name.partition("_")
     variants = [f"{other}{mark}{rest}" for other in _SYNONYMS.get(verb.lower(), ())]
     synonyms = [variant for variant in variants if variant not in existing_names]

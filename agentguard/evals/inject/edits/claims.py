@@ -20,15 +20,15 @@ class WrongClaim(BaseEdit):
     reason: str
 
     def inject_claim(
-        self, read: RunIndex, step: int, swaps: list[ValueSwap], rng: random.Random
+        self, run_index: RunIndex, step: int, swaps: list[ValueSwap], rng: random.Random
     ) -> RewrittenRun | None:
         """Return the run for the first swap, drawn by ``rng``, that has a consistent continuation."""
         for swap in _shuffle_swaps(swaps, rng):
-            draft = RunEditor(read, rng)
+            draft = RunEditor(run_index, rng)
             tail = propagate(draft, step, swap, rng)
             if tail is not None and (tail is TailHandling.TRUNCATED or _has_consequence(draft)):
                 reason = self.reason.format(old=swap.old.text, new=swap.new)
-                cause = self.build_cause(read.steps[step].agent, step, reason)
+                cause = self.build_cause(run_index.steps[step].agent, step, reason)
                 return draft.finish(step=step, cause=cause, tail=tail)
         return None
 
@@ -45,20 +45,20 @@ class MisreadObservation(WrongClaim):
     module = "reflection"
     reason = "The result says {old}; the agent states {new}."
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Swap a value for another value of the same result, or for a slip."""
-        source = read.find_last_result_step(step)
+        source = run_index.find_last_result_step(step)
         if source is None:
             return None
         swaps = [
-            ValueSwap(old=old, new=new, invented=new.lower() not in read.collect_known_text, users=True)
-            for old in _sort_values(read.collect_stated_values[step])
-            if old in read.collect_result_values[source]
-            and read.find_origin(old) == source
-            and _is_used(read, step, old)
-            for new in _find_misreadings(read, source, old)
+            ValueSwap(old=old, new=new, invented=new.lower() not in run_index.known_texts, users=True)
+            for old in _sort_values(run_index.stated_values[step])
+            if old in run_index.result_values[source]
+            and run_index.find_origin(old) == source
+            and _is_used(run_index, step, old)
+            for new in _find_misreadings(run_index, source, old)
         ]
-        return self.inject_claim(read, step, swaps, rng)
+        return self.inject_claim(run_index, step, swaps, rng)
 
 
 class HallucinatedMemory(WrongClaim):
@@ -70,32 +70,34 @@ class HallucinatedMemory(WrongClaim):
     module = "memory"
     reason = "The agent recalls {new}, which nobody gave; it was {old}."
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Swap a value that is not in the last result for a slip."""
-        source = read.find_last_result_step(step)
-        new_values = read.collect_result_values[source] if source is not None else frozenset()
+        source = run_index.find_last_result_step(step)
+        new_values = run_index.result_values[source] if source is not None else frozenset()
         swaps = []
-        for old in _sort_values(read.collect_stated_values[step]):
-            origin = read.find_origin(old)
+        for old in _sort_values(run_index.stated_values[step]):
+            origin = run_index.find_origin(old)
             if old.kind not in _RECALL_PHRASES or old in new_values or origin is None or origin >= step:
                 continue
-            if not _is_used(read, step, old):
+            if not _is_used(run_index, step, old):
                 continue
-            from_user = origin < 0 or not read.collect_result_values[origin] & {old}
-            slips = [new for new in generate_variants(old) if new.lower() not in read.collect_known_text]
+            from_user = origin < 0 or not run_index.result_values[origin] & {old}
+            slips = [new for new in generate_variants(old) if new.lower() not in run_index.known_texts]
             swaps += [ValueSwap(old=old, new=new, invented=True, users=not from_user) for new in slips]
-        return self.inject_claim(read, step, swaps, rng)
+        return self.inject_claim(run_index, step, swaps, rng)
 
 
 MISREAD_OBSERVATION = MisreadObservation()
 HALLUCINATED_MEMORY = HallucinatedMemory()
 
 
-def _is_used(read: RunIndex, step: int, value: Value) -> bool:
+def _is_used(run_index: RunIndex, step: int, value: Value) -> bool:
     """Return whether the value reaches a later call or the agent's last message; most values do not."""
-    talk = [i for i in range(step, len(read.steps)) if read.is_agent(i) and read.steps[i].content]
-    acted = any(value in read.collect_call_values[i] for i in range(step, len(read.steps)))
-    return acted or (bool(talk) and value in read.collect_stated_values[talk[-1]])
+    talk = [
+        i for i in range(step, len(run_index.steps)) if run_index.is_agent(i) and run_index.steps[i].content
+    ]
+    acted = any(value in run_index.call_values[i] for i in range(step, len(run_index.steps)))
+    return acted or (bool(talk) and value in run_index.stated_values[talk[-1]])
 
 
 def _has_consequence(draft: RunEditor) -> bool:
@@ -114,12 +116,12 @@ def _shuffle_swaps(swaps: list[ValueSwap], rng: random.Random) -> Iterator[Value
     yield from sorted(shuffled, key=lambda swap: olds.index(swap.old))
 
 
-def _find_misreadings(read: RunIndex, source: int, old: Value) -> list[str]:
+def _find_misreadings(run_index: RunIndex, source: int, old: Value) -> list[str]:
     confusable_texts = [
-        one.text for one in _sort_values(read.collect_result_values[source]) if is_confusable(one, old)
+        one.text for one in _sort_values(run_index.result_values[source]) if is_confusable(one, old)
     ]
     return confusable_texts + [
-        slip for slip in generate_variants(old) if slip.lower() not in read.collect_known_text
+        slip for slip in generate_variants(old) if slip.lower() not in run_index.known_texts
     ]
 
 

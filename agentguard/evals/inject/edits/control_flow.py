@@ -38,19 +38,19 @@ class DroppedConstraint(BaseEdit):
     )
     module = "planning"
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Remove a lookup whose result no later step needs, or a question and its answer."""
-        instructions = (read.run.task, *read.run.system_prompts.values())
+        instructions = (run_index.run.task, *run_index.run.system_prompts.values())
         if not any(_RULE.search(text) for text in instructions):
             return None
-        end = _find_lookup_end(read, step) or _find_confirmation_end(read, step)
-        if end is None or not read.is_agent(end) or read.is_needed_later(step, end):
+        end = _find_lookup_end(run_index, step) or _find_confirmation_end(run_index, step)
+        if end is None or not run_index.is_agent(end) or run_index.is_needed_later(step, end):
             return None
-        draft = RunEditor(read, rng)
+        draft = RunEditor(run_index, rng)
         draft.remove(step, end)
-        action = "A look" if read.steps[step].tool_calls else "A confirmation"
+        action = "A look" if run_index.steps[step].tool_calls else "A confirmation"
         reason = f"{action} that the instructions ask for is left out, and the agent goes on."
-        cause = self.build_cause(read.steps[end].agent, step, reason)
+        cause = self.build_cause(run_index.steps[end].agent, step, reason)
         return draft.finish(step=step, cause=cause, tail=TailHandling.KEPT)
 
 
@@ -62,39 +62,39 @@ class ProgressMisjudge(BaseEdit):
     codes = ("agent_error:reflection.progress_misjudge", "mast:premature_termination")
     module = "reflection"
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Replace a turn with the claim and end the run, or remove a change that no later step shows."""
         has_progress = any(
-            (read.is_agent(i) and read.find_turn_end(i) > i + 1) or read.has_answered_calls(i)
+            (run_index.is_agent(i) and run_index.find_turn_end(i) > i + 1) or run_index.has_answered_calls(i)
             for i in range(step)
         )
-        if not has_progress or not read.has_work_left(step):
+        if not has_progress or not run_index.has_work_left(step):
             return None
-        return self._skip_change(read, step, rng) or self._declare_done(read, step, rng)
+        return self._skip_change(run_index, step, rng) or self._declare_done(run_index, step, rng)
 
-    def _declare_done(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun:
-        turn = read.steps[step]
-        draft = RunEditor(read, rng)
+    def _declare_done(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun:
+        turn = run_index.steps[step]
+        draft = RunEditor(run_index, rng)
         draft.truncate(step + 1)
-        draft.set(step, build_message_turn(turn, format_done_claim(read, step, rng)))
+        draft.set(step, build_message_turn(turn, format_done_claim(run_index, step, rng)))
         draft.append_farewell(step + 1)
         reason = "The agent says that the work is done; there was more to do."
         return draft.finish(
             step=step, cause=self.build_cause(turn.agent, step, reason), tail=TailHandling.TRUNCATED
         )
 
-    def _skip_change(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def _skip_change(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         ends = step + 1
         if not (
-            read.has_answered_calls(step) and read.is_mutating(step) and read.is_agent(ends)
-        ) or read.has_answers_after(step):
+            run_index.has_answered_calls(step) and run_index.is_mutating(step) and run_index.is_agent(ends)
+        ) or run_index.has_answers_after(step):
             return None
-        if read.is_needed_later(step, ends) or not read.steps[ends].content:
+        if run_index.is_needed_later(step, ends) or not run_index.steps[ends].content:
             return None
-        draft = RunEditor(read, rng)
+        draft = RunEditor(run_index, rng)
         draft.remove(step, ends)
         reason = "The agent says that the work is done; its last change was not made."
-        cause = self.build_cause(read.steps[ends].agent, step, reason)
+        cause = self.build_cause(run_index.steps[ends].agent, step, reason)
         return draft.finish(step=step, cause=cause, tail=TailHandling.KEPT)
 
 
@@ -106,16 +106,20 @@ class RepeatLoop(BaseEdit):
     codes = ("agent_error:planning.inefficient_plan", "mast:step_repetition")
     module = "planning"
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """Repeat a turn that only reads; its result stays the same."""
-        turn = read.steps[step]
-        if not read.has_answered_calls(step) or read.is_mutating(step) or not read.has_no_error(step):
+        turn = run_index.steps[step]
+        if (
+            not run_index.has_answered_calls(step)
+            or run_index.is_mutating(step)
+            or not run_index.has_no_error(step)
+        ):
             return None
-        if not read.has_work_left(step + 1) and not read.has_answers_after(step):
+        if not run_index.has_work_left(step + 1) and not run_index.has_answers_after(step):
             return None
-        draft = RunEditor(read, rng)
+        draft = RunEditor(run_index, rng)
         draft.truncate(step + 1)
-        remaining_steps = len(read.steps) - step - 1
+        remaining_steps = len(run_index.steps) - step - 1
         for _ in range(min(_MOST_REPEATS, max(_LEAST_REPEATS, remaining_steps + rng.randint(-1, 2)))):
             draft.append(draft.copy_step(turn))
         reason = "The same look is made again, with nothing changed in between, until the run ends."
@@ -131,15 +135,15 @@ class StepLimit(BaseEdit):
     codes = ("agent_error:system.step_limit",)
     module = "system"
 
-    def make(self, read: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
+    def make(self, run_index: RunIndex, step: int, rng: random.Random) -> RewrittenRun | None:
         """End the run after a turn with tool calls; the turn itself is unchanged."""
-        end = read.find_turn_end(step)
-        if not read.has_work_left(end) or not (read.has_answered_calls(step) or end > step + 1):
+        end = run_index.find_turn_end(step)
+        if not run_index.has_work_left(end) or not (run_index.has_answered_calls(step) or end > step + 1):
             return None
-        draft = RunEditor(read, rng)
+        draft = RunEditor(run_index, rng)
         draft.truncate(end)
         reason = "The run was stopped here although there was more to do."
-        cause = self.build_cause(read.steps[step].agent, step, reason)
+        cause = self.build_cause(run_index.steps[step].agent, step, reason)
         return draft.finish(step=step, cause=cause, tail=TailHandling.TRUNCATED)
 
 
@@ -149,28 +153,28 @@ REPEAT_LOOP = RepeatLoop()
 STEP_LIMIT = StepLimit()
 
 
-def _find_lookup_end(read: RunIndex, step: int) -> int | None:
+def _find_lookup_end(run_index: RunIndex, step: int) -> int | None:
     """Return the index after a turn that only reads, if a later step changes state; otherwise None."""
     if (
-        not read.has_answered_calls(step)
-        or not read.has_no_error(step)
-        or not read.is_mutating_from(step + 1)
+        not run_index.has_answered_calls(step)
+        or not run_index.has_no_error(step)
+        or not run_index.is_mutating_from(step + 1)
     ):
         return None
-    return None if any(is_write_tool(call.name) for call in read.steps[step].tool_calls) else step + 1
+    return None if any(is_write_tool(call.name) for call in run_index.steps[step].tool_calls) else step + 1
 
 
-def _find_confirmation_end(read: RunIndex, step: int) -> int | None:
+def _find_confirmation_end(run_index: RunIndex, step: int) -> int | None:
     """Return the index after a request for consent and its answer, if the change follows directly."""
-    request = read.steps[step]
-    if request.tool_calls or step + 2 >= len(read.steps) or "?" not in request.content:
+    request = run_index.steps[step]
+    if request.tool_calls or step + 2 >= len(run_index.steps) or "?" not in request.content:
         return None
-    reply = read.steps[step + 1]
+    reply = run_index.steps[step + 1]
     consents = (
         reply.source is Source.USER and len(reply.content) <= _LONG and _AGREES.match(reply.content.lower())
     )
     return (
         step + 2
-        if consents and _ASKS.search(request.content.lower()) and read.is_mutating(step + 2)
+        if consents and _ASKS.search(request.content.lower()) and run_index.is_mutating(step + 2)
         else None
     )

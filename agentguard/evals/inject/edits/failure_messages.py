@@ -94,26 +94,33 @@ _RETRY = ("", "", "Let me try that again.", "I'll try once more.", "One more att
 
 
 def format_refusal(
-    why: RefusalReason, read: RunIndex, call: ToolCall, rng: random.Random, **told: str
+    reason: RefusalReason,
+    run_index: RunIndex,
+    call: ToolCall,
+    rng: random.Random,
+    *,
+    key: str = "",
+    value: str = "",
 ) -> Observation:
-    """Return the result of a call that cannot succeed. Keywords: ``key`` and ``value`` of the wrong argument.
+    """Return the result of a call that cannot succeed.
 
     Args:
-        why: the reason.
-        read: index of the run whose style the result imitates.
+        reason: the reason.
+        run_index: index of the run whose style the result imitates.
         call: the call as the agent made it.
         rng: draws the wording.
+        key, value: name and value of the wrong argument; empty if the arguments are not the reason.
     """
-    run_errors = [text for text in _find_errors(read) if _OWN[why].search(text)]
-    key = _SUFFIX.sub("", told.get("key", "")).replace("_", " ").strip()
-    words = {"noun": key or "item", "value": told.get("value", ""), "tool": call.name}
+    run_errors = [text for text in _find_errors(run_index) if _OWN[reason].search(text)]
+    noun = _SUFFIX.sub("", key).replace("_", " ").strip() or "item"
+    words = {"noun": noun, "value": value, "tool": call.name}
     text = (
         rng.choice(run_errors)
         if run_errors
-        else _apply_style(rng.choice(_NEUTRAL[why]).format(**words), read, rng)
+        else _apply_style(rng.choice(_NEUTRAL[reason]).format(**words), run_index, rng)
     )
     has_error_flags = any(
-        observation.is_error is not None for step in read.steps for observation in step.observations
+        observation.is_error is not None for step in run_index.steps for observation in step.observations
     )
     return Observation(
         content=text, call_id=call.id, tool=call.name, is_error=True if has_error_flags else None
@@ -125,15 +132,15 @@ def format_giving_up(rng: random.Random) -> str:
     return rng.choice(_GIVING_UP)
 
 
-def format_done_claim(read: RunIndex, step: int, rng: random.Random) -> str:
+def format_done_claim(run_index: RunIndex, step: int, rng: random.Random) -> str:
     """Return the closing message of an agent that believes it is done.
 
     The message is the agent's own last text if that text contains no value unknown before the step.
     """
-    last = next((s for s in reversed(read.steps) if read.is_agent(s.index) and s.content), None)
+    last = next((s for s in reversed(run_index.steps) if run_index.is_agent(s.index) and s.content), None)
     if last is not None and last.index > step and not last.tool_calls:
-        earlier_values = {value.text.lower() for value in read.collect_values_before(step)}
-        if all(value.text.lower() in earlier_values for value in read.collect_stated_values[last.index]):
+        earlier_values = {value.text.lower() for value in run_index.collect_values_before(step)}
+        if all(value.text.lower() in earlier_values for value in run_index.stated_values[last.index]):
             return last.content
     return rng.choice(_DONE)
 
@@ -143,11 +150,11 @@ def format_retry(rng: random.Random) -> str:
     return rng.choice(_RETRY)
 
 
-def _find_errors(read: RunIndex) -> list[str]:
+def _find_errors(run_index: RunIndex) -> list[str]:
     """Return short error results of the run that contain no value."""
     errors = {
         observation.content: None
-        for step in read.steps
+        for step in run_index.steps
         for observation in step.observations
         if len(observation.content) <= _SHORT
         and is_error_text(observation)
@@ -156,9 +163,9 @@ def _find_errors(read: RunIndex) -> list[str]:
     return list(errors)
 
 
-def _apply_style(text: str, read: RunIndex, rng: random.Random) -> str:
+def _apply_style(text: str, run_index: RunIndex, rng: random.Random) -> str:
     """Return the text, as JSON if the errors of the run are; without errors, the form is drawn."""
-    results = [observation for step in read.steps for observation in step.observations]
+    results = [observation for step in run_index.steps for observation in step.observations]
     errors = [observation for observation in results if is_error_text(observation)]
     object_count = sum(observation.content.lstrip().startswith("{") for observation in errors or results)
     if object_count * 2 <= len(errors or results) or (not errors and rng.random() < _PLAIN):

@@ -135,13 +135,13 @@ def refuse_call(editor: RunEditor, at: int, answer: Observation, rng: random.Ran
     editor.append_farewell(at + 1)
 
 
-def replace_answer(step: Step, answer: Observation, read: RunIndex) -> Step:
+def replace_answer(step: Step, answer: Observation, run_index: RunIndex) -> Step:
     """Return the step with another result of a call, recorded in the form of the other results of the run."""
     old_result = next(
         (observation for observation in step.observations if observation.call_id == answer.call_id), None
     )
     example = old_result or next(
-        (observation for other in read.steps for observation in other.observations), answer
+        (observation for other in run_index.steps for observation in other.observations), answer
     )
     extra = {key: value for key, value in example.extra.items() if key != "content"}
     if example.tool is not None and extra.get("name") == example.tool:
@@ -205,7 +205,9 @@ def replace_arguments(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:
             return replace(
                 call, arguments=dict(arguments), raw_arguments=orjson.dumps(arguments, option=option).decode()
             )
-    return replace(call, arguments=dict(arguments), raw_arguments=_dump_spaced_json(arguments))
+    # Models that use neither layout write the default spacing of Python's ``json`` module.
+    raw = json.dumps(arguments, ensure_ascii=False)
+    return replace(call, arguments=dict(arguments), raw_arguments=raw)
 
 
 def _truncate_run(draft: RunEditor, first: int, at: int) -> TailHandling | None:
@@ -286,8 +288,3 @@ def _swap_nested(data: Any, swap: ValueSwap) -> Any:
     if isinstance(data, int | float) and not isinstance(data, bool) and f"{data}" == swap.old.text:
         return parse_number_like(data, swap.new)
     return data
-
-
-def _dump_spaced_json(arguments: Mapping[str, Any]) -> str:
-    """Return JSON with the default spacing of Python's ``json`` module."""
-    return json.dumps(arguments, ensure_ascii=False)

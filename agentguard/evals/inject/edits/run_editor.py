@@ -22,15 +22,15 @@ class RunEditor:
     """Steps of a run, each with its index in the source run (None if the step is new).
 
     Args:
-        read: index of the source run.
+        run_index: index of the source run.
         rng: draws the ids of repeated calls.
     """
 
-    def __init__(self, read: RunIndex, rng: random.Random) -> None:
-        self.run_index = read
+    def __init__(self, run_index: RunIndex, rng: random.Random) -> None:
+        self.run_index = run_index
         self._rng = rng
-        self._lines: list[tuple[Step, int | None]] = [(step, step.index) for step in read.steps]
-        self._ids = [call.id for step in read.steps for call in step.tool_calls]
+        self._lines: list[tuple[Step, int | None]] = [(step, step.index) for step in run_index.steps]
+        self._ids = [call.id for step in run_index.steps for call in step.tool_calls]
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -74,8 +74,8 @@ class RunEditor:
         if last.source is not Source.USER or len(last.content) > _MAX_FAREWELL or last.index < before:
             return
         if (
-            self.run_index.collect_stated_values[last.index]
-            <= self.run_index.collect_values_before(before) | self.run_index.collect_initial_values
+            self.run_index.stated_values[last.index]
+            <= self.run_index.collect_values_before(before) | self.run_index.initial_values
         ):
             self.append(last)
 

@@ -77,7 +77,7 @@ class RunIndex:
     # -- values ------------------------------------------------------------------------------------------
 
     @cached_property
-    def collect_names(self) -> tuple[Value, ...]:
+    def names(self) -> tuple[Value, ...]:
         """Names that tool calls of the run pass as arguments."""
         names = {
             value: None
@@ -89,14 +89,14 @@ class RunIndex:
         return tuple(names)[:_MAX_NAMES]
 
     @cached_property
-    def collect_initial_values(self) -> Values:
+    def initial_values(self) -> Values:
         """Values in the task, the prompts and the tool definitions."""
         tools = (f"{tool.description} {_load_json(tool.parameters)}" for tool in self.run.tools)
         texts = (self.run.task, *self.run.system_prompts.values(), *tools)
         return frozenset(value for text in texts for value in self._extract_values(text))
 
     @cached_property
-    def collect_stated_values(self) -> tuple[Values, ...]:
+    def stated_values(self) -> tuple[Values, ...]:
         """Values in the text of each agent, user or system step."""
         return tuple(
             frozenset(v for text in read_spoken_text(step) for v in self._extract_values(text))
@@ -106,7 +106,7 @@ class RunIndex:
         )
 
     @cached_property
-    def collect_call_values(self) -> tuple[Values, ...]:
+    def call_values(self) -> tuple[Values, ...]:
         """Values in the tool calls of each step."""
         return tuple(
             frozenset(v for call in step.tool_calls for v in self._extract_values(read_call_text(call)))
@@ -114,7 +114,7 @@ class RunIndex:
         )
 
     @cached_property
-    def collect_result_values(self) -> tuple[Values, ...]:
+    def result_values(self) -> tuple[Values, ...]:
         """Values in the results of each step."""
         return tuple(
             frozenset(v for text in read_returned_text(step) for v in self._extract_values(text))
@@ -122,13 +122,13 @@ class RunIndex:
         )
 
     @cached_property
-    def collect_known_text(self) -> frozenset[str]:
+    def known_texts(self) -> frozenset[str]:
         """All values of the run in lower case; a value outside this set is new to the run."""
         every = (
-            self.collect_initial_values,
-            *self.collect_stated_values,
-            *self.collect_call_values,
-            *self.collect_result_values,
+            self.initial_values,
+            *self.stated_values,
+            *self.call_values,
+            *self.result_values,
         )
         return frozenset(value.text.lower() for values in every for value in values)
 
@@ -138,18 +138,14 @@ class RunIndex:
         The result is -1 if the value is part of the task, the prompts or the tool definitions. It is None if
         the value never came from outside.
         """
-        return self._build_origins.get(value)
+        return self._origins.get(value)
 
     def collect_values_before(self, step: int) -> Values:
         """Return the values that occur before a step."""
         if step not in self._before:
-            values = set(self.collect_initial_values)
+            values = set(self.initial_values)
             for i in range(step):
-                values |= (
-                    self.collect_stated_values[i]
-                    | self.collect_call_values[i]
-                    | self.collect_result_values[i]
-                )
+                values |= self.stated_values[i] | self.call_values[i] | self.result_values[i]
             self._before[step] = frozenset(values)
         return self._before[step]
 
@@ -173,42 +169,38 @@ class RunIndex:
         fresh = {
             value
             for i in range(first, end)
-            for value in self.collect_result_values[i]
-            | self.collect_stated_values[i]
-            | self.collect_call_values[i]
+            for value in self.result_values[i] | self.stated_values[i] | self.call_values[i]
             if value.text.lower() not in earlier
         }
         for i in range(end, len(self.steps)):
             if not fresh:
                 return False
-            if self.is_agent(i) and not fresh.isdisjoint(
-                self.collect_stated_values[i] | self.collect_call_values[i]
-            ):
+            if self.is_agent(i) and not fresh.isdisjoint(self.stated_values[i] | self.call_values[i]):
                 return True
-            fresh -= self.collect_result_values[i]
+            fresh -= self.result_values[i]
             if not self.is_agent(i):
-                fresh -= self.collect_stated_values[i]
+                fresh -= self.stated_values[i]
         return False
 
     def find_values_under(self, key: str, before: int) -> tuple[Value, ...]:
         """Return the values of a key in results and arguments before a step, oldest first."""
         values: dict[Value, None] = {}
-        for i, name, value in self._group_by_key:
+        for i, name, value in self._keyed_values:
             if i < before and name == key:
                 values[value] = None
         return tuple(values)
 
     @cached_property
-    def _build_origins(self) -> dict[Value, int]:
-        origins = dict.fromkeys(self.collect_initial_values, -1)
+    def _origins(self) -> dict[Value, int]:
+        origins = dict.fromkeys(self.initial_values, -1)
         for i, step in enumerate(self.steps):
-            outside = self.collect_stated_values[i] if step.source is not Source.AGENT else frozenset()
-            for value in self.collect_result_values[i] | outside:
+            outside = self.stated_values[i] if step.source is not Source.AGENT else frozenset()
+            for value in self.result_values[i] | outside:
                 origins.setdefault(value, i)
         return origins
 
     @cached_property
-    def _group_by_key(self) -> tuple[tuple[int, str, Value], ...]:
+    def _keyed_values(self) -> tuple[tuple[int, str, Value], ...]:
         entries = []
         for i, step in enumerate(self.steps):
             parsed = [_parse_json(text) for text in read_returned_text(step)]
@@ -222,7 +214,7 @@ class RunIndex:
 
     def _extract_values(self, text: str) -> Iterator[Value]:
         yield from extract_values(text)
-        yield from find_names(text, self.collect_names)
+        yield from find_names(text, self.names)
 
 
 _LAST: list[RunIndex] = []
@@ -252,9 +244,9 @@ def read_call_text(call: ToolCall) -> str:
     return call.raw_arguments or _load_json(call.arguments)
 
 
-def is_error_text(seen: Observation) -> bool:
+def is_error_text(observation: Observation) -> bool:
     """Return whether a result looks like an error."""
-    return classify_result(to_lower(seen.content), flag=seen.is_error).is_error
+    return classify_result(to_lower(observation.content), flag=observation.is_error).is_error
 
 
 def iterate_leaves(data: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
