@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from agentguard_lab.textworld.game_cache import GameLibrary
-from agentguard_lab.textworld.scenarios import Difficulty, scenario
+from agentguard_lab.textworld.scenarios import Difficulty, build_scenario
 from recovery_arms import CAN, Attempted, Budgeted, _carry_out, _turn, make_guard
 from recovery_scripted import Scripted
 
@@ -99,9 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     played: dict[str, list[Attempted]] = {"off": [], "on": []}
     told: dict[str, Counter[str]] = {"off": Counter(), "on": Counter()}
     began, levels = time.perf_counter(), list(Difficulty)
-    with GameLibrary(chosen.games_folder, held=2) as games:
+    with GameLibrary(chosen.games_folder, max_open=2) as games:
         for number in range(chosen.games):
-            given = scenario(chosen.seed * 1_000_000 + number, levels[number % len(levels)])
+            given = build_scenario(chosen.seed * 1_000_000 + number, levels[number % len(levels)])
             for name, guard in (("off", without), ("on", taught)):
                 run = Scripted(given, games, seed=number, heeds=HEEDS, rate=RATE)
                 with guard.override(schemata=learning if name == "on" else False):

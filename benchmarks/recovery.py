@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from agentguard_lab.textworld.game_cache import GameLibrary
-from agentguard_lab.textworld.scenarios import Difficulty, Scenario, scenario
+from agentguard_lab.textworld.scenarios import Difficulty, Scenario, build_scenario
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -88,7 +88,7 @@ def scripted(args: argparse.Namespace, heeds: dict[str, float]) -> dict[str, lis
     """Play every game under every procedure and assumption; a game is opened once for all of them."""
     found: dict[str, list[Outcome]] = {name: [] for name in heeds}
     journal = Journal(args.journal)
-    with GameLibrary(args.games_folder, held=2) as games:
+    with GameLibrary(args.games_folder, max_open=2) as games:
         for number, given in _games(args, games):
 
             def begin(given: Scenario = given, number: int = number) -> Scripted:
@@ -123,7 +123,7 @@ def chat(args: argparse.Namespace) -> dict[str, list[Outcome]]:
 
 def _chat_games(args: argparse.Namespace, endpoint: Any, journal: Journal, agent: Any) -> list[Outcome]:
     found: list[Outcome] = []
-    with GameLibrary(args.games_folder, held=2, admissible=args.mode == "choice") as games:
+    with GameLibrary(args.games_folder, max_open=2, admissible=args.mode == "choice") as games:
         for number, given in _games(args, games):
 
             def begin(given: Scenario = given, number: int = number) -> Playable:
@@ -138,7 +138,7 @@ def _chat_games(args: argparse.Namespace, endpoint: Any, journal: Journal, agent
 def _games(args: argparse.Namespace, games: GameLibrary) -> Iterator[tuple[int, Scenario]]:
     levels = args.difficulty or list(Difficulty)
     for number in range(args.games):
-        yield number, scenario(args.seed * 1_000_000 + number, levels[number % len(levels)])
+        yield number, build_scenario(args.seed * 1_000_000 + number, levels[number % len(levels)])
         games.trim()
         if sys.stderr.isatty() or args.agent == "chat" or (number + 1) % 20 == 0:
             took = time.perf_counter() - args.began

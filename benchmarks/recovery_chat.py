@@ -67,7 +67,7 @@ class ChatAgent:
     ) -> None:
         self.given, self._endpoint, self._model, self._mode, self._seed = given, endpoint, model, mode, seed
         self._offered = tools.KITCHEN if given.task.cook else tools.HOUSE
-        self._world = games.world(given, self._offered)
+        self._world = games.get_world(given, self._offered)
         self._world.restore(())
         self._start = self._world.call("look", "{}")
         self._typed: list[tuple[str, ...]] = [()]
@@ -151,7 +151,7 @@ class ChatAgent:
         """Return the model's message; no two requests for the same place use the same seed."""
         body: dict[str, Any] = {"seed": hash((self._seed, len(self._steps), self._corrections)) % 2**31}
         if self._mode == "tools":
-            body["tools"] = tools.schemas(self._offered)
+            body["tools"] = tools.build_schemas(self._offered)
         elif self._mode == "choice":
             body["extra_body"] = {"structured_outputs": {"choice": [*self._choices(), GIVE_UP]}}
         reply = self._endpoint.chat.completions.create(
@@ -162,14 +162,14 @@ class ChatAgent:
     def _choices(self) -> list[str]:
         """Return the commands that the game admits and that have an equivalent tool."""
         self._world.restore(self._typed[-1])
-        return [text for text in self._world.admissible if tools.call_of(self._offered, text)]
+        return [text for text in self._world.admissible if tools.parse_command(self._offered, text)]
 
     def _call(self, said: Any) -> tuple[str, str] | None:
         if self._mode == "tools":
             made = (said.tool_calls or [None])[0]
             return None if made is None else (made.function.name, made.function.arguments)
         lines = [line for line in str(said.content or "").splitlines() if line.strip()]
-        calls = (tools.call_of(self._offered, line) for line in reversed(lines))
+        calls = (tools.parse_command(self._offered, line) for line in reversed(lines))
         return next((call for call in calls if call is not None), None)
 
     def _messages(self) -> list[dict[str, Any]]:
@@ -210,5 +210,5 @@ def _tool_call(index: int, name: str, raw: str) -> ToolCall:
 
 def _command(call: ToolCall) -> str:
     """Return the command of a tool call; if the call is not a command, return its text."""
-    text, _ = tools.command((call.name,), call.name, call.raw_arguments or "{}")
+    text, _ = tools.translate_call((call.name,), call.name, call.raw_arguments or "{}")
     return text or f"{call.name} {json.dumps(call.arguments)}"

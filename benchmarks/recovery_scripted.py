@@ -48,9 +48,9 @@ class Scripted:
         return self._struck
 
     def think(self) -> Step:
-        before = len(self._run.errors.made)
+        before = len(self._run.errors.occurrences)
         step = self._run.think()
-        if len(self._run.errors.made) > before:
+        if len(self._run.errors.occurrences) > before:
             self._struck = (*self._struck, step.index)
         return step
 
@@ -59,14 +59,14 @@ class Scripted:
 
     def refuse(self, correction: str) -> None:
         self._struck = tuple(step for step in self._struck if step < len(self._run.trajectory.steps))
-        self._run.refuse(correction, heeds=self.heeds)
+        self._run.refuse(correction, acceptance_rate=self.heeds)
 
     def truncate(self, to_step: int, correction: str) -> None:
         self._struck = tuple(step for step in self._struck if step < to_step)
-        self._run.truncate(to_step, correction, heeds=self.heeds)
+        self._run.truncate(to_step, correction, acceptance_rate=self.heeds)
 
     def correct(self, correction: str) -> None:
-        self._run.correct(correction, heeds=self.heeds)
+        self._run.correct(correction, acceptance_rate=self.heeds)
 
     def copy(self) -> Scripted:
         made = Scripted.__new__(Scripted)

@@ -10,7 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agentguard_lab.textworld.belief_state import BelievedPlace, Memory
-from agentguard_lab.textworld.observation_parser import ParsedObservation, names, read, recipe
+from agentguard_lab.textworld.observation_parser import (
+    ParsedObservation,
+    parse_observation,
+    parse_recipe,
+    split_names,
+)
 from agentguard_lab.textworld.planner import GoalPlanner, Intent, Task
 
 from examples.textworld_agent import account
@@ -70,7 +75,7 @@ class Agent:
     def observe(self, results: list[str]) -> None:
         """Process the results of the last turn's calls."""
         for intent, text in zip(self.intents, results, strict=True):
-            seen = read(text)
+            seen = parse_observation(text)
             if seen.over:
                 self.ended = "lost" if "lost" in text else "won"
                 self.last = text.split("\n")[0]
@@ -98,7 +103,7 @@ class Agent:
             if handler:
                 handler(intent, seen)
 
-    def wanted(self) -> set[str]:
+    def list_wanted(self) -> set[str]:
         """Return the names that the agent has reason to look for."""
         memory = self.memory
         names = {goal.item for goal in self.task.deliveries if ("deliver", goal.item) not in memory.done}
@@ -111,10 +116,10 @@ class Agent:
 
     def _arrive(self, intent: Intent, seen: ParsedObservation) -> None:
         old = self.memory.here
-        new = self.memory.see(seen)
+        new = self.memory.add_room(seen)
         if intent.tool == "go":
-            self.memory.walked(intent.args["direction"], old)
-        self.thoughts.append(self.voice.room(seen, new=new, wanted=self.wanted()))
+            self.memory.connect_rooms(intent.args["direction"], old)
+        self.thoughts.append(self.voice.room(seen, new=new, wanted=self.list_wanted()))
 
     def _opened(self, intent: Intent, seen: ParsedObservation) -> None:
         target = intent.args["object"]
@@ -122,9 +127,9 @@ class Agent:
             self.memory.containers[target] = (self.memory.here, "open")
             for name in seen.revealed:
                 self.memory.things[name] = BelievedPlace(self.memory.here, target)
-        for side in self.memory.door(target):
+        for side in self.memory.find_door_sides(target):
             side.state = "open"
-        self.thoughts.append(self.voice.opened(target, seen, self.wanted()))
+        self.thoughts.append(self.voice.opened(target, seen, self.list_wanted()))
 
     def _took(self, intent: Intent, seen: ParsedObservation) -> None:
         self.memory.take(intent.args["object"])
@@ -137,7 +142,7 @@ class Agent:
 
     def _examined(self, intent: Intent, seen: ParsedObservation) -> None:
         if "Ingredients:" in seen.text:
-            self.memory.ingredients, self.memory.directions = recipe(seen.text)
+            self.memory.ingredients, self.memory.directions = parse_recipe(seen.text)
             steps = join_items([f"{verb} the {item}" for verb, item in self.memory.directions])
             items = join_items(["the " + item for item in self.memory.ingredients])
             self.thoughts.append(self.voice.say("recipe", items=items, steps=steps))
@@ -145,7 +150,7 @@ class Agent:
             self.thoughts.append(self.voice.say("examined", item=intent.args["object"]))
 
     def _unlocked(self, intent: Intent, seen: ParsedObservation) -> None:
-        for side in self.memory.door(intent.args["object"]):
+        for side in self.memory.find_door_sides(intent.args["object"]):
             side.state = "shut"
         words = {"target": intent.args["object"], "key": intent.args["key"]}
         self.thoughts.append(self.voice.say("unlocked", **words))
@@ -166,7 +171,7 @@ class Agent:
     def _checked(self, intent: Intent, seen: ParsedObservation) -> None:
         if self.turns == 1:
             _, _, items = seen.text.partition("You are carrying: ")
-            self.memory.carried.extend(names(items.rstrip(".")))
+            self.memory.carried.extend(split_names(items.rstrip(".")))
         else:
             self.thoughts.append(self.voice.say("checked"))
 
@@ -183,11 +188,11 @@ class Agent:
         if match := re.match(r"You have to unlock the (.+) with the (.+) first", seen.text):
             door, key = match.groups()
             memory.keys[door] = key
-            for side in memory.door(door):
+            for side in memory.find_door_sides(door):
                 side.state = "locked"
             self.thoughts.append(self.voice.say("need_key", target=door, key=key))
         elif match := re.match(r"You have to open the (.+) first", seen.text):
-            for side in memory.door(match.group(1)):
+            for side in memory.find_door_sides(match.group(1)):
                 side.state = "shut"
             self.thoughts.append(self.voice.say("shut", target=match.group(1)))
         elif "is closed" in seen.text and intent.tool == "insert":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentguard_lab.textworld.observation_parser import ParsedObservation, recipe
+from agentguard_lab.textworld.observation_parser import ParsedObservation, parse_recipe
 from agentguard_lab.textworld.planner import GoalPlanner, Intent
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class NotesTooShort(Fault):
         if "Ingredients:" not in seen.text:
             return False
         self.fire(agent.turns + 1)
-        agent.memory.ingredients, steps = recipe(seen.text)
+        agent.memory.ingredients, steps = parse_recipe(seen.text)
         last = agent.memory.ingredients[-1]
         agent.memory.directions = tuple(
             (verb, item) for verb, item in steps if item != last or verb in ("fry", "roast", "grill")
@@ -177,7 +177,7 @@ class ClosedTakenForLocked(Fault):
         self.fire(agent.turns + 1)
         door = seen.text.removeprefix("You have to open the ").split(" first")[0]
         agent.memory.keys[door] = f"key to the {door}"
-        for side in agent.memory.door(door):
+        for side in agent.memory.find_door_sides(door):
             side.state = "locked"
         agent.thoughts.append(
             f"The {door} does not let me through, so it must be locked. Somebody keeps the key "

@@ -51,7 +51,7 @@ def record(run: Run, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
             "game_seed": run.game.seed,
             "max_turns": run.turns,
         },
-        "tools": tools.schemas(offered),
+        "tools": tools.build_schemas(offered),
         "messages": messages,
     }
     return recording, _label(agent, world, answered=answered)

@@ -1,1 +1,1 @@
-"""Research tools: the TextWorld agent and the generator of injected runs."""
+"""Research tools: scripted agents in TextWorld games, and the generator of their runs."""

@@ -13,21 +13,26 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agentguard_lab.textworld.belief_state import BelievedPlace, Memory
-from agentguard_lab.textworld.malformed_calls import Call, miswrite
-from agentguard_lab.textworld.observation_parser import read
+from agentguard_lab.textworld.malformed_calls import Call, malform_call
+from agentguard_lab.textworld.observation_parser import parse_observation
 from agentguard_lab.textworld.planner import Intent, KeyPlanner, Task
-from agentguard_lab.textworld.result_interpretation import APPLIANCE_VERB, ActionOutcome, believe, judge
-from agentguard_lab.textworld.turn_text import Words, encode, wanted_names
+from agentguard_lab.textworld.result_interpretation import (
+    APPLIANCE_VERB,
+    ActionOutcome,
+    judge_result,
+    update_beliefs,
+)
+from agentguard_lab.textworld.turn_text import Words, encode_call, list_wanted_names
 
-SAID: tuple[str, ...] = ("memory", "reflection", "planning", "action")
+MODULES: tuple[str, ...] = ("memory", "reflection", "planning", "action")
 """The modules in the order of their texts in a turn."""
 
 
 class Process(Protocol):
     """Process that decides whether an error is injected into a module in this turn."""
 
-    def strike(self, agent: Agent, part: str) -> None:
-        """Inject an error, or do nothing."""
+    def inject(self, agent: Agent, part: str) -> None:
+        """Inject an error into a module of the agent, or do nothing."""
         ...  # pragma: no cover
 
 
@@ -110,29 +115,29 @@ class Agent:
             calls=list(self.calls),
         )
 
-    def dice(self, what: str) -> random.Random:
+    def create_rng(self, what: str) -> random.Random:
         """Return the random numbers of this turn for one purpose."""
         return random.Random(f"{what}:{self.seed}:{self.turns}:{self.stream}")  # noqa: S311
 
-    def wanted(self) -> set[str]:
+    def list_wanted(self) -> set[str]:
         """Return the names of things that the agent has a reason to look for."""
-        return wanted_names(self.memory, self.task)
+        return list_wanted_names(self.memory, self.task)
 
-    def turn(self, errors: Process) -> AgentTurn:
+    def take_turn(self, errors: Process) -> AgentTurn:
         """Take the next turn."""
         self.turns += 1
-        self.words = Words(self.dice("words"), self.terse)
+        self.words = Words(self.create_rng("words"), self.terse)
         modules: dict[str, str] = {}
         if self.results:
             modules["reflection"] = self._reflect(errors)
-            errors.strike(self, "memory")
-            modules["memory"] = self.words.memory(self.memory, self.task)
+            errors.inject(self, "memory")
+            modules["memory"] = self.words.render_memory(self.memory, self.task)
         modules["planning"] = self._plan(errors)
-        self.calls = [encode(intent) for intent in self.intents]
+        self.calls = [encode_call(intent) for intent in self.intents]
         self._use_habits()
-        errors.strike(self, "action")
-        modules["action"] = self.words.action(self.calls)
-        ordered = {name: modules[name] for name in SAID if name in modules}
+        errors.inject(self, "action")
+        modules["action"] = self.words.render_action(self.calls)
+        ordered = {name: modules[name] for name in MODULES if name in modules}
         return AgentTurn(modules=ordered, calls=tuple(self.calls))
 
     def observe(self, results: list[str]) -> None:
@@ -140,7 +145,7 @@ class Agent:
         self.results = results
         self.mindful = max(0, self.mindful - 1)
 
-    def heed(self, turns: int) -> None:
+    def accept_correction(self, turns: int) -> None:
         """Accept a correction: drop fixed intents and habits, look again, and be careful for some turns."""
         self.mindful = turns
         self.fixed, self.habits, self.survey, self.amnesia = [], [], 0, False
@@ -151,27 +156,27 @@ class Agent:
 
     def _reflect(self, errors: Process) -> str:
         pairs = zip(self.intents, self.results, strict=True)
-        self.outcomes = [(intent, judge(intent, read(text))) for intent, text in pairs]
+        self.outcomes = [(intent, judge_result(intent, parse_observation(text))) for intent, text in pairs]
         self.remarks = []
-        errors.strike(self, "reflection")
+        errors.inject(self, "reflection")
         sentences = []
         for intent, outcome in self.outcomes:
-            sentences.append(self.words.outcome(outcome, self.memory, self.wanted()))
+            sentences.append(self.words.render_outcome(outcome, self.memory, self.list_wanted()))
             self._contradictions(outcome)
-            believe(self.memory, intent, outcome)
+            update_beliefs(self.memory, intent, outcome)
             if outcome.refused:
                 self._refused(intent, outcome)
             else:
                 self.memory.refusals.pop(subject(intent), None)
-        return self.words.reflection(sentences + self.remarks, self.memory, self.task)
+        return self.words.render_reflection(sentences + self.remarks, self.memory, self.task)
 
     def _contradictions(self, outcome: ActionOutcome) -> None:
         """Detect, if the agent is careful, that a thing it believes to carry is in the room."""
         for name in outcome.names if outcome.kind == "arrived" else ():
             if name in self.memory.carried and self._careful("contradiction"):
                 self.memory.carried.remove(name)
-                self.memory.things[name] = BelievedPlace(outcome.target, outcome.seen.things.get(name))
-                self.remarks.append(self.words.remark("noticed", item=name))
+                self.memory.things[name] = BelievedPlace(outcome.target, outcome.observation.things.get(name))
+                self.remarks.append(self.words.render_remark("noticed", item=name))
 
     def _refused(self, intent: Intent, outcome: ActionOutcome) -> None:
         if outcome.kind in ("need_key", "shut", "holder_closed"):
@@ -180,13 +185,13 @@ class Agent:
         count = self.memory.refusals[what] = self.memory.refusals.get(what, 0) + 1
         if outcome.kind == "tool_error" and self.habits and self._careful("habit"):
             self.habits = [habit for habit in self.habits if habit.tool != intent.tool]
-            self.remarks.append(self.words.remark("corrected"))
+            self.remarks.append(self.words.render_remark("corrected"))
         elif self._check(intent, outcome):
             return
         elif count >= 3:
             self.give_up(intent)
         else:
-            self.remarks.append(self.words.remark("again"))
+            self.remarks.append(self.words.render_remark("again"))
 
     def give_up(self, intent: Intent) -> None:
         """Abandon the aim of an intent permanently."""
@@ -197,12 +202,12 @@ class Agent:
             if exit_:
                 exit_.to = self.memory.here
         self.remarks.append(
-            self.words.remark("give_up", what=intent.args.get("object", what.replace("_", " ")))
+            self.words.render_remark("give_up", what=intent.args.get("object", what.replace("_", " ")))
         )
 
     def _check(self, intent: Intent, outcome: ActionOutcome) -> bool:
         """Plan a check after a refusal, if the agent is careful; return whether it does."""
-        unread = "I only understood" in outcome.seen.text
+        unread = "I only understood" in outcome.observation.text
         if outcome.kind != "refused" or unread or not self._careful("check"):
             return False
         if intent.tool == "take":
@@ -217,20 +222,20 @@ class Agent:
         return True
 
     def _careful(self, what: str) -> bool:
-        return self.mindful > 0 or self.dice(what).random() < self.care
+        return self.mindful > 0 or self.create_rng(what).random() < self.care
 
     # Planning: choice of the next intent.
 
     def _plan(self, errors: Process) -> str:
         if self.turns == 1:
             self.intents = [Intent(tool="look"), Intent(tool="inventory")]
-            return self.words.start()
+            return self.words.render_start()
         self._forget()
         intent = self._choose()
         self.intents = [] if intent is None else [intent]
-        errors.strike(self, "planning")
+        errors.inject(self, "planning")
         chosen = self.intents[0] if self.intents else None
-        return self.words.planning(chosen, complete=KeyPlanner(self.task).complete(self.memory))
+        return self.words.render_planning(chosen, complete=KeyPlanner(self.task).complete(self.memory))
 
     def _choose(self) -> Intent | None:
         if self.pending:
@@ -253,7 +258,7 @@ class Agent:
             if name not in self.looked:
                 self.looked.add(name)
                 return Intent(tool="examine", args={"object": name})
-        for way in memory.untried(memory.here):
+        for way in memory.list_untried_exits(memory.here):
             exit_ = memory.rooms[memory.here][way]
             if exit_.door is None or exit_.state == "open":
                 return Intent(tool="go", args={"direction": way}, purpose="explore")
@@ -270,7 +275,7 @@ class Agent:
         for index, call in enumerate(self.calls):
             for habit in [habit for habit in self.habits if habit.tool == call[0]]:
                 habit.left -= 1
-                self.calls[index] = miswrite(call, habit.kind, self.dice(f"habit:{index}"))
+                self.calls[index] = malform_call(call, habit.kind, self.create_rng(f"habit:{index}"))
         self.habits = [habit for habit in self.habits if habit.left > 0]
 
 

@@ -69,26 +69,26 @@ class Memory:
             visits=dict(self.visits),
         )
 
-    def see(self, seen: ParsedObservation) -> bool:
+    def add_room(self, observation: ParsedObservation) -> bool:
         """Add a described room; return True if it is new."""
-        assert seen.room
-        new = seen.room not in self.rooms
-        exits = self.rooms.setdefault(seen.room, {})
-        for way, (door, state) in seen.exits.items():
+        assert observation.room
+        new = observation.room not in self.rooms
+        exits = self.rooms.setdefault(observation.room, {})
+        for way, (door, state) in observation.exits.items():
             exit_ = exits.setdefault(way, Exit(door, state))
             # The description calls a locked door "closed" too; keep the state learnt by trying.
             exit_.state = exit_.state if exit_.state in ("locked", "shut") and state == "closed" else state
-        for name in seen.containers:
-            self.containers.setdefault(name, (seen.room, "unknown"))
-        for name in seen.appliances:
-            self.appliances.setdefault(name, seen.room)
-        for name, holder in seen.things.items():
-            self.things[name] = BelievedPlace(seen.room, holder)
-        self.here = seen.room
-        self.visits[seen.room] = self.visits.get(seen.room, 0) + 1
+        for name in observation.containers:
+            self.containers.setdefault(name, (observation.room, "unknown"))
+        for name in observation.appliances:
+            self.appliances.setdefault(name, observation.room)
+        for name, holder in observation.things.items():
+            self.things[name] = BelievedPlace(observation.room, holder)
+        self.here = observation.room
+        self.visits[observation.room] = self.visits.get(observation.room, 0) + 1
         return new
 
-    def walked(self, way: str, old: str) -> None:
+    def connect_rooms(self, way: str, old: str) -> None:
         """Connect the rooms on both sides of a walk; ``here`` is already the new one."""
         self.rooms[old][way].to = self.here
         back = self.rooms[self.here].get(OPPOSITE[way])
@@ -101,11 +101,11 @@ class Memory:
         if name not in self.carried:
             self.carried.append(name)
 
-    def door(self, name: str) -> list[Exit]:
+    def find_door_sides(self, name: str) -> list[Exit]:
         """Return all known sides of a door."""
         return [way for exits in self.rooms.values() for way in exits.values() if way.door == name]
 
-    def untried(self, room: str) -> list[str]:
+    def list_untried_exits(self, room: str) -> list[str]:
         """Return exits of a room with unknown destination that are not given up, in order of ``compass``."""
         exits = self.rooms.get(room, {})
         directions = [
@@ -113,7 +113,7 @@ class Memory:
         ]
         return sorted(directions, key=self.compass.index) if self.compass else directions
 
-    def route(self, goal: str) -> list[str] | None:
+    def find_route(self, goal: str) -> list[str] | None:
         """Return directions from here to a known room, or None without a known way."""
         queue, routes = deque([self.here]), {self.here: list[str]()}
         while queue:

@@ -56,7 +56,7 @@ class World:
         """Execute a tool call and return the observation for the agent."""
         if self.over:
             return "The game is over."
-        command, error = tools.command(self._offered, name, raw)
+        command, error = tools.translate_call(self._offered, name, raw)
         return error if command is None else self._type(command)
 
     def restore(self, commands: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class World:
         state, score, _ = self._env.step(command)
         self._typed = [*self.commands, command]
         return _Answer(
-            text=strip(state.feedback),
+            text=clean_feedback(state.feedback),
             won=bool(state.won),
             lost=bool(state.lost),
             score=score,
@@ -128,7 +128,7 @@ def _admissible(state: Any) -> tuple[str, ...]:
     return tuple(state.get("admissible_commands") or ())
 
 
-def strip(feedback: str) -> str:
+def clean_feedback(feedback: str) -> str:
     """Return the game's text without its prompt, its restart question and its runs of blank space."""
     text = feedback.split("Would you like to RESTART")[0]
     text = re.sub(r"\n>[^\n]*-= [^\n]* =-[^\n]*\s*$", "", text)

@@ -1,4 +1,4 @@
-"""Processes that inject errors into the agent: none, one at a known turn, or at a rate per turn; and slips.
+"""Processes that inject errors into the agent: none, one at a known turn, or at a rate per turn.
 
 A slip is a small error that any run makes and recovers from at once: a malformed call, a needless look. Slips
 occur at the same rate in all runs, failed or passed.
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agentguard_lab.textworld.agent import Agent
-from agentguard_lab.textworld.errors.catalogue import catalogue, of_module
-from agentguard_lab.textworld.malformed_calls import miswrite
+from agentguard_lab.textworld.errors.catalogue import get_errors, list_module_errors
+from agentguard_lab.textworld.malformed_calls import malform_call
 from agentguard_lab.textworld.planner import Intent
-from agentguard_lab.textworld.turn_text import encode
+from agentguard_lab.textworld.turn_text import encode_call
 
 SLIP_RATE = 0.06
 """Slips per turn."""
@@ -31,34 +31,39 @@ class ErrorOccurrence:
 
 @dataclass(slots=True)
 class ErrorProcess:
-    """Process without errors except slips; base class. ``made`` is for the evaluator, not for detectors."""
+    """Process without errors except slips, and base class of the others.
+
+    Attributes:
+        slips: probability of a slip in a turn.
+        occurrences: injected errors, for the evaluator; detectors have no access to them.
+    """
 
     slips: float = SLIP_RATE
-    made: list[ErrorOccurrence] = field(default_factory=list)
+    occurrences: list[ErrorOccurrence] = field(default_factory=list)
 
-    def strike(self, agent: Agent, part: str) -> None:
+    def inject(self, agent: Agent, part: str) -> None:
         """Inject a slip and then an error into one module, or neither."""
         if agent.turns > 1 and not agent.mindful:
             self._slip(agent, part)
-            name = self.choose(agent, part, agent.dice(f"error:{part}"))
-            if name and catalogue()[name].strike(agent, agent.dice(f"strike:{part}")):
-                self.made.append(ErrorOccurrence(turn=agent.turns, name=name))
+            name = self.choose(agent, part, agent.create_rng(f"error:{part}"))
+            if name and get_errors()[name].apply_random(agent, agent.create_rng(f"strike:{part}")):
+                self.occurrences.append(ErrorOccurrence(turn=agent.turns, name=name))
 
     def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
         """Return the name of the error to inject now, or an empty string."""
         return ""
 
     def _slip(self, agent: Agent, part: str) -> None:
-        rng = agent.dice(f"slip:{part}")
+        rng = agent.create_rng(f"slip:{part}")
         if part == "planning" and agent.intents and rng.random() < self.slips * 0.6:
             agent.intents = [_detour(agent, rng)]
         elif part == "action" and self._may_miswrite(agent) and rng.random() < self.slips * 0.4:
-            agent.calls[0] = miswrite(agent.calls[0], rng.choice(_SLIPS), rng)
+            agent.calls[0] = malform_call(agent.calls[0], rng.choice(_SLIPS), rng)
 
     @staticmethod
     def _may_miswrite(agent: Agent) -> bool:
         """Return whether a slip is allowed; after a refusal, more slips would look like a lasting fault."""
-        is_correct = bool(agent.calls) and agent.calls[0] == encode(agent.intents[0])
+        is_correct = bool(agent.calls) and agent.calls[0] == encode_call(agent.intents[0])
         return is_correct and not any(outcome.refused for _, outcome in agent.outcomes)
 
 
@@ -71,7 +76,7 @@ class Injection(ErrorProcess):
 
     def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
         """Return the name of the error in its turn."""
-        due = agent.turns == self.turn and catalogue()[self.name].module == part
+        due = agent.turns == self.turn and get_errors()[self.name].module == part
         return self.name if due else ""
 
 
@@ -83,7 +88,7 @@ class Probe(ErrorProcess):
 
     def choose(self, agent: Agent, part: str, rng: random.Random) -> str:  # noqa: ARG002
         """Record the possible errors; return an empty string."""
-        for error in of_module(part):
+        for error in list_module_errors(part):
             if error.options(agent):
                 self.possible.setdefault(error.name, []).append(agent.turns)
         return ""
@@ -99,7 +104,7 @@ class Rates(ErrorProcess):
         """Draw for each code of the module; return an error of the first code drawn."""
         for code, rate in self.rates.items():
             if code.partition(".")[0] == part and rng.random() < rate:
-                able = [e.name for e in of_module(part) if e.code == code and e.options(agent)]
+                able = [e.name for e in list_module_errors(part) if e.code == code and e.options(agent)]
                 if able:
                     return rng.choice(able)
         return ""

@@ -19,17 +19,17 @@ class GameLibrary:
 
     Args:
         folder: permanent folder; None for a temporary one that `close` removes.
-        held: maximum number of open games; each takes some tens of megabytes.
+        max_open: maximum number of open games; each takes some tens of megabytes.
         admissible: whether to query the admissible commands; see `World`.
     """
 
-    def __init__(self, folder: Path | None = None, *, held: int = 4, admissible: bool = False) -> None:
+    def __init__(self, folder: Path | None = None, *, max_open: int = 4, admissible: bool = False) -> None:
         self._temporary = tempfile.TemporaryDirectory() if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else Path(folder or ".")
-        self._held, self._admissible = held, admissible
+        self._max_open, self._admissible = max_open, admissible
         self._open: OrderedDict[str, World] = OrderedDict()
 
-    def world(self, scenario: Scenario, offered: tuple[str, ...]) -> World:
+    def get_world(self, scenario: Scenario, offered: tuple[str, ...]) -> World:
         """Return the game of a scenario in its last state; `World.restore` sets another state."""
         key = hashlib.sha256(repr(scenario.game).encode()).hexdigest()[:16]
         if key not in self._open:
@@ -39,7 +39,7 @@ class GameLibrary:
 
     def trim(self) -> None:
         """Close the least recently used games. Runs that still play one of them must not be stepped again."""
-        while len(self._open) > self._held:
+        while len(self._open) > self._max_open:
             self._open.popitem(last=False)[1].close()
 
     def close(self) -> None:

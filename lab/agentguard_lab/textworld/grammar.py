@@ -27,7 +27,7 @@ def draw(template: str, rng: random.Random) -> str:
     return _draw(parse(template), rng)
 
 
-def size(template: str) -> int:
+def count_texts(template: str) -> int:
     """Return the number of texts of the template, with duplicates."""
     return _size(parse(template))
 

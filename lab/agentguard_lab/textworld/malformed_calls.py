@@ -38,7 +38,7 @@ _WRONG_FIELD = {
 _PARTICIPLE = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 
 
-def miswrite(call: Call, kind: str, rng: random.Random) -> Call:
+def malform_call(call: Call, kind: str, rng: random.Random) -> Call:
     """Return a malformed call: an unknown ``tool``, invalid ``json``, or wrong ``names`` or ``value``."""
     name, raw = call
     arguments = json.loads(raw)

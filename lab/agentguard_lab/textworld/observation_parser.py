@@ -47,48 +47,48 @@ class ParsedObservation:
         return "*** " in self.text
 
     @property
-    def says(self) -> str:
+    def first_line(self) -> str:
         """First line, for quotation."""
         return self.text.split("\n")[0].strip()
 
 
-def read(text: str) -> ParsedObservation:
+def parse_observation(text: str) -> ParsedObservation:
     """Parse one observation."""
     observation = ParsedObservation(text=text)
     header = re.search(r"-= (.+?) =-", text)
     if header:
         _read_room(observation, header.group(1).lower())
     elif match := re.search(r"revealing (.+)\.", text):
-        observation.revealed = names(match.group(1))
+        observation.revealed = split_names(match.group(1))
     elif not text.startswith("Recipe") and "start reading" not in text:
         observation.refused = not _SUCCESS.match(text)
     return observation
 
 
-def _read_room(seen: ParsedObservation, room: str) -> None:
-    seen.room, text = room, seen.text
+def _read_room(observation: ParsedObservation, room: str) -> None:
+    observation.room, text = room, observation.text
     rest = text
     for state, door, way in re.findall(
         r"(closed|open|locked) ([\w -]+?) leading (north|south|east|west)", text
     ):
-        seen.exits[way] = (door, state)
+        observation.exits[way] = (door, state)
         rest = rest.replace(f"{state} {door} leading {way}", "")
     for way in re.findall(r"\b(north|south|east|west)\b", rest):
-        seen.exits.setdefault(way, (None, "open"))
-    seen.containers = tuple(name for name in CONTAINERS if re.search(rf"\b{name}\b", text))
-    seen.appliances = tuple(name for name in APPLIANCES if re.search(rf"\b{name}\b", text))
+        observation.exits.setdefault(way, (None, "open"))
+    observation.containers = tuple(name for name in CONTAINERS if re.search(rf"\b{name}\b", text))
+    observation.appliances = tuple(name for name in APPLIANCES if re.search(rf"\b{name}\b", text))
     for holder, items in re.findall(r"On the ([\w -]+?) you (?:can )?(?:see|make out) ([^.!\n]+)", text):
-        seen.things.update(dict.fromkeys(names(items), holder))
+        observation.things.update(dict.fromkeys(split_names(items), holder))
     for items, holder in re.findall(r"[Yy]ou (?:can )?(?:see|make out) ([^.!\n]+?) on the ([\w -]+)", text):
         if not items.startswith("a " + holder):
-            seen.things.update(dict.fromkeys(names(items), holder.strip()))
+            observation.things.update(dict.fromkeys(split_names(items), holder.strip()))
     for holder, items in re.findall(r"[Tt]he ([\w -]+?) contains ([^.!\n]+)", text):
-        seen.things.update(dict.fromkeys(names(items), holder))
+        observation.things.update(dict.fromkeys(split_names(items), holder))
     for items in re.findall(r"There (?:is|are) ([^.!\n]+?) on the floor", text):
-        seen.things.update(dict.fromkeys(names(items)))
+        observation.things.update(dict.fromkeys(split_names(items)))
 
 
-def names(items: str) -> tuple[str, ...]:
+def split_names(items: str) -> tuple[str, ...]:
     """Split ``"a raw carrot, some salt and a knife"`` into names without articles and state words."""
     out = []
     for part in re.split(r", | and ", items):
@@ -98,7 +98,7 @@ def names(items: str) -> tuple[str, ...]:
     return tuple(out)
 
 
-def recipe(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+def parse_recipe(text: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return ``(ingredients, ((verb, ingredient), …))`` of the page of a cookbook."""
     _, _, tail = text.partition("Ingredients:")
     ingredient_lines, _, directions = tail.partition("Directions:")

@@ -32,7 +32,7 @@ class Outage:
     tool: str | None = None
     text: str = _TEXTS[0]
 
-    def failure(self, tool: str, turn: int) -> str | None:
+    def get_failure(self, tool: str, turn: int) -> str | None:
         """Return the result of a call during the outage, or None outside it."""
         hit = self.tool in (None, tool) and self.start <= turn < self.start + self.length
         return self.text.format(tool=tool) if hit else None
@@ -45,12 +45,12 @@ class ToolOutage:
     outages: tuple[Outage, ...] = ()
     cut_at: int | None = None
 
-    def failure(self, tool: str, turn: int) -> str | None:
+    def get_failure(self, tool: str, turn: int) -> str | None:
         """Return the result that replaces the game's answer, or None without a fault."""
-        results = (outage.failure(tool, turn) for outage in self.outages)
+        results = (outage.get_failure(tool, turn) for outage in self.outages)
         return next((text for text in results if text is not None), None)
 
-    def cuts(self, turn: int) -> bool:
+    def is_cut(self, turn: int) -> bool:
         """Return whether the reply of a turn is truncated."""
         return turn == self.cut_at
 
@@ -65,7 +65,9 @@ class ToolOutage:
         return AgentTurn(modules=modules)
 
 
-def outage(rng: random.Random, *, start: int, length: int, tool: str | None, silent: bool = False) -> Outage:
+def create_outage(
+    rng: random.Random, *, start: int, length: int, tool: str | None, silent: bool = False
+) -> Outage:
     """Return an outage with a typical message, or without any answer."""
     return Outage(start=start, length=length, tool=tool, text="" if silent else rng.choice(_TEXTS))
 
@@ -75,5 +77,7 @@ def generate_transient_outages(seed: int, turns: int, *, rate: float) -> ToolOut
     rng = random.Random(f"passing:{seed}")  # noqa: S311
     hit = [turn for turn in range(2, turns + 1) if rng.random() < rate]
     return ToolOutage(
-        outages=tuple(outage(rng, start=t, length=1, tool=None, silent=rng.random() < 0.2) for t in hit)
+        outages=tuple(
+            create_outage(rng, start=t, length=1, tool=None, silent=rng.random() < 0.2) for t in hit
+        )
     )

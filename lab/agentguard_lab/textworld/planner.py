@@ -100,7 +100,10 @@ class GoalPlanner:
             rooms = [
                 room for room, exits in memory.rooms.items() if any(e.door == door for e in exits.values())
             ]
-            locked = any(side.state == "locked" for side in memory.door(door)) and door not in memory.given_up
+            locked = (
+                any(side.state == "locked" for side in memory.find_door_sides(door))
+                and door not in memory.given_up
+            )
             if locked and key not in memory.carried:
                 yield from self.fetch(memory, key)
             elif locked and memory.here not in rooms:
@@ -184,7 +187,7 @@ class GoalPlanner:
 
     def travel(self, memory: Memory, room: str, purpose: str) -> Iterator[Intent]:
         """Yield the first move on a known route to a room; yield nothing if no route is known."""
-        route = memory.route(room) if room in memory.rooms else None
+        route = memory.find_route(room) if room in memory.rooms else None
         if route:
             yield from self._pass(memory, route[0], purpose)
 
@@ -195,16 +198,16 @@ class GoalPlanner:
         for name, (room, state) in memory.containers.items():
             if room == memory.here and state in ("closed", "unknown") and name not in memory.given_up:
                 yield Intent(tool="open", args={"object": name}, purpose="search")
-        for way in memory.untried(memory.here):
+        for way in memory.list_untried_exits(memory.here):
             yield from self._pass(memory, way, self._sought(memory) or "explore")
-        routes = ((memory.route(room), room) for room in memory.rooms if self._leads_on(memory, room))
+        routes = ((memory.find_route(room), room) for room in memory.rooms if self._leads_on(memory, room))
         nearest = sorted((len(route), room) for route, room in routes if route)
         for _, room in nearest:
             yield from self.travel(memory, room, self._sought(memory) or "back")
 
     def _leads_on(self, memory: Memory, room: str) -> bool:
         """Return whether the search has a reason to return to a room."""
-        return bool(memory.untried(room))
+        return bool(memory.list_untried_exits(room))
 
     def _sought(self, memory: Memory) -> str:
         """Return ``seek <room>`` if only the target room is missing, else an empty string."""
@@ -258,7 +261,7 @@ class KeyPlanner(GoalPlanner):
             for name, (room_name, state) in memory.containers.items():
                 if room_name == room and state in ("closed", "unknown") and name not in memory.given_up:
                     return True
-        exits = (memory.rooms[room][way] for way in memory.untried(room))
+        exits = (memory.rooms[room][way] for way in memory.list_untried_exits(room))
         got = (*memory.carried, *memory.things)
         return any(exit_.state != "locked" or memory.keys.get(exit_.door or "") in got for exit_ in exits)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentguard_lab.textworld.belief_state import BelievedPlace, Memory
-from agentguard_lab.textworld.observation_parser import ParsedObservation, names, recipe
+from agentguard_lab.textworld.observation_parser import ParsedObservation, parse_recipe, split_names
 from agentguard_lab.textworld.planner import VERB_APPLIANCE, Intent
 
 APPLIANCE_VERB = {appliance: verb for verb, appliance in VERB_APPLIANCE.items()}
@@ -31,13 +31,13 @@ class ActionOutcome:
 
     Attributes:
         kind: ``arrived``, one of the past tenses of a tool, or one of `REFUSALS`.
-        seen: the parsed observation.
+        observation: the parsed observation.
         target: the thing, door or holder of the action.
         names: things that became visible, or the required key.
     """
 
     kind: str
-    seen: ParsedObservation
+    observation: ParsedObservation
     target: str = ""
     names: tuple[str, ...] = ()
 
@@ -47,45 +47,53 @@ class ActionOutcome:
         return self.kind in REFUSALS
 
 
-def success(intent: Intent, seen: ParsedObservation) -> ActionOutcome:
+def build_success(intent: Intent, observation: ParsedObservation) -> ActionOutcome:
     """Return the successful outcome of an intent."""
-    return ActionOutcome(kind=_DONE[intent.tool], seen=seen, target=intent.args.get("object", ""))
+    return ActionOutcome(
+        kind=_DONE[intent.tool], observation=observation, target=intent.args.get("object", "")
+    )
 
 
-def judge(intent: Intent, seen: ParsedObservation) -> ActionOutcome:
+def judge_result(intent: Intent, observation: ParsedObservation) -> ActionOutcome:
     """Return the right judgement of a result."""
     target = intent.args.get("object", "")
-    if not seen.text:
-        return ActionOutcome(kind="silent", seen=seen, target=target)
-    if seen.room:
-        return ActionOutcome(kind="arrived", seen=seen, target=seen.room, names=tuple(seen.things))
-    if seen.text.startswith("Error"):
-        return ActionOutcome(kind="tool_error", seen=seen, target=target)
-    if "Ingredients:" in seen.text:
-        return ActionOutcome(kind="recipe", seen=seen, target=target)
-    if intent.tool == "examine" and not seen.text.startswith("You can't"):
-        return ActionOutcome(kind="examined", seen=seen, target=target)
-    if seen.refused:
-        return _refusal(intent, seen, target)
+    if not observation.text:
+        return ActionOutcome(kind="silent", observation=observation, target=target)
+    if observation.room:
+        return ActionOutcome(
+            kind="arrived", observation=observation, target=observation.room, names=tuple(observation.things)
+        )
+    if observation.text.startswith("Error"):
+        return ActionOutcome(kind="tool_error", observation=observation, target=target)
+    if "Ingredients:" in observation.text:
+        return ActionOutcome(kind="recipe", observation=observation, target=target)
+    if intent.tool == "examine" and not observation.text.startswith("You can't"):
+        return ActionOutcome(kind="examined", observation=observation, target=target)
+    if observation.refused:
+        return _refusal(intent, observation, target)
     if intent.tool == "inventory":
-        _, _, items = seen.text.partition("You are carrying: ")
-        return ActionOutcome(kind="inventory", seen=seen, names=names(items.rstrip(".")))
+        _, _, items = observation.text.partition("You are carrying: ")
+        return ActionOutcome(kind="inventory", observation=observation, names=split_names(items.rstrip(".")))
     if intent.tool == "open":
-        return ActionOutcome(kind="opened", seen=seen, target=target, names=seen.revealed)
-    return success(intent, seen)
+        return ActionOutcome(
+            kind="opened", observation=observation, target=target, names=observation.revealed
+        )
+    return build_success(intent, observation)
 
 
-def _refusal(intent: Intent, seen: ParsedObservation, target: str) -> ActionOutcome:
-    if match := re.match(r"You have to unlock the (.+) with the (.+) first", seen.text):
-        return ActionOutcome(kind="need_key", seen=seen, target=match.group(1), names=(match.group(2),))
-    if match := re.match(r"You have to open the (.+) first", seen.text):
-        return ActionOutcome(kind="shut", seen=seen, target=match.group(1))
-    if "is closed" in seen.text and intent.tool == "insert":
-        return ActionOutcome(kind="holder_closed", seen=seen, target=intent.args["into"])
-    return ActionOutcome(kind="refused", seen=seen, target=target)
+def _refusal(intent: Intent, observation: ParsedObservation, target: str) -> ActionOutcome:
+    if match := re.match(r"You have to unlock the (.+) with the (.+) first", observation.text):
+        return ActionOutcome(
+            kind="need_key", observation=observation, target=match.group(1), names=(match.group(2),)
+        )
+    if match := re.match(r"You have to open the (.+) first", observation.text):
+        return ActionOutcome(kind="shut", observation=observation, target=match.group(1))
+    if "is closed" in observation.text and intent.tool == "insert":
+        return ActionOutcome(kind="holder_closed", observation=observation, target=intent.args["into"])
+    return ActionOutcome(kind="refused", observation=observation, target=target)
 
 
-def believe(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
+def update_beliefs(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
     """Update the beliefs with an outcome."""
     change = _CHANGES.get(outcome.kind)
     if change is not None:
@@ -94,11 +102,11 @@ def believe(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
 
 def _arrived(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
     old = memory.here
-    memory.see(outcome.seen)
+    memory.add_room(outcome.observation)
     for name in [name for name, place in memory.things.items() if name in memory.carried]:
         del memory.things[name]
     if intent.tool == "go" and old and old != memory.here and intent.args["direction"] in memory.rooms[old]:
-        memory.walked(intent.args["direction"], old)
+        memory.connect_rooms(intent.args["direction"], old)
 
 
 def _opened(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
@@ -107,7 +115,7 @@ def _opened(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
         memory.containers[target] = (memory.here, "open")
         for name in outcome.names:
             memory.things[name] = BelievedPlace(memory.here, target)
-    for side in memory.door(target):
+    for side in memory.find_door_sides(target):
         side.state = "open"
 
 
@@ -116,7 +124,7 @@ def _took(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
 
 
 def _unlocked(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
-    for side in memory.door(outcome.target):
+    for side in memory.find_door_sides(outcome.target):
         side.state = "shut"
 
 
@@ -146,7 +154,7 @@ def _eaten(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
 
 
 def _recipe(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
-    memory.ingredients, memory.directions = recipe(outcome.seen.text)
+    memory.ingredients, memory.directions = parse_recipe(outcome.observation.text)
 
 
 def _inventory(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
@@ -157,12 +165,12 @@ def _inventory(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
 
 def _need_key(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
     memory.keys[outcome.target] = outcome.names[0]
-    for side in memory.door(outcome.target):
+    for side in memory.find_door_sides(outcome.target):
         side.state = "locked"
 
 
 def _shut(memory: Memory, intent: Intent, outcome: ActionOutcome) -> None:
-    for side in memory.door(outcome.target):
+    for side in memory.find_door_sides(outcome.target):
         side.state = "shut"
 
 

@@ -60,7 +60,7 @@ class TextWorldRun:
 
     Attributes:
         agent: state of the agent.
-        errors: the error process; its ``made`` lists the injected errors, for the evaluator only.
+        errors: the error process; its ``occurrences`` lists the injected errors, for the evaluator only.
         ending: kind of the end; empty while the run continues.
     """
 
@@ -79,11 +79,11 @@ class TextWorldRun:
         self.trouble = trouble or ToolOutage()
         self.ending: Ending = ""
         self._offered = tools.KITCHEN if scenario.task.cook else tools.HOUSE
-        self._world = games.world(scenario, self._offered)
+        self._world = games.get_world(scenario, self._offered)
         self._steps: list[Step] = []
         self._typed: tuple[str, ...] = ()
         self._corrections = 0
-        self.agent = character(scenario, seed)
+        self.agent = build_agent(scenario, seed)
         self._history, self._before = history, list[Snapshot]()
         self._turn: AgentTurn | None = None
 
@@ -125,8 +125,8 @@ class TextWorldRun:
             raise ConfigError("the run has ended")
         if self._history:
             self._before.append(self.snapshot())
-        turn = self.agent.turn(self.errors)
-        if self.trouble.cuts(self.agent.turns):
+        turn = self.agent.take_turn(self.errors)
+        if self.trouble.is_cut(self.agent.turns):
             turn = self.trouble.cut(turn)
         self._turn = turn
         return _step(len(self._steps), turn)
@@ -145,10 +145,10 @@ class TextWorldRun:
         self._end(turn)
         return step
 
-    def refuse(self, correction: str, *, heeds: float = 1.0) -> bool:
+    def refuse(self, correction: str, *, acceptance_rate: float = 1.0) -> bool:
         """Drop the pending turn and give the agent the reason, with the model of `truncate`."""
         self._turn = None
-        return self.truncate(len(self._steps), correction, heeds=heeds)
+        return self.truncate(len(self._steps), correction, acceptance_rate=acceptance_rate)
 
     def copy(self) -> TextWorldRun:
         """Return an independent copy of the run at the same point."""
@@ -156,7 +156,7 @@ class TextWorldRun:
         duplicate._steps, duplicate._before = list(self._steps), list(self._before)
         duplicate.agent, duplicate.errors = (
             self.agent.snapshot(),
-            replace(self.errors, made=list(self.errors.made)),
+            replace(self.errors, occurrences=list(self.errors.occurrences)),
         )
         return duplicate
 
@@ -183,15 +183,17 @@ class TextWorldRun:
         self.ending, self.trouble = saved.ending, saved.trouble
         del self._before[len(self._steps) :]
 
-    def truncate(self, to_step: int, correction: str = "", *, heeds: float = 1.0, world: bool = True) -> bool:
+    def truncate(
+        self, to_step: int, correction: str = "", *, acceptance_rate: float = 1.0, world: bool = True
+    ) -> bool:
         """Roll the run back to before step ``to_step`` and give the agent ``correction``.
 
-        Model of a corrected agent: with probability `heeds` (from 0 to 1; drawn from the run's seed and the
-        number of corrections so far) the agent accepts the correction. In its next three turns no error is
-        injected. The agent drops its fixed intents, looks around, checks its inventory, and checks every
-        failure. Wrong beliefs from before ``to_step`` remain unless these checks contradict them. Without an
-        accepted correction, the agent repeats the turn with new random numbers: the same errors may occur
-        again, at the same rates.
+        Model of a corrected agent: it accepts the correction with probability ``acceptance_rate`` (from 0 to
+        1). The draw depends on the run's seed and the number of corrections so far. In the agent's next three
+        turns no error is injected. The agent drops its fixed intents, looks around, checks its inventory, and
+        checks every failure. Wrong beliefs from before ``to_step`` remain unless these checks contradict
+        them. Without an accepted correction, the agent repeats the turn with new random numbers: the same
+        errors may occur again, at the same rates.
 
         Args:
             to_step: index of the first step to remove.
@@ -212,28 +214,29 @@ class TextWorldRun:
             self._typed = typed
             self._world.restore(typed)
             self._end_if_over()
-        return self.correct(correction, heeds=heeds)
+        return self.correct(correction, acceptance_rate=acceptance_rate)
 
-    def correct(self, correction: str, *, heeds: float = 1.0) -> bool:
+    def correct(self, correction: str, *, acceptance_rate: float = 1.0) -> bool:
         """Give the agent a message before its next turn; return whether it accepts, as in `truncate`."""
         self._corrections += 1
         self.agent.stream = self._corrections  # not the saved number plus one, which may already be in use
+        # The recorded figures depend on this seed.
         draw = random.Random(f"heeds:{self.seed}:{self._corrections}").random()  # noqa: S311
-        heeded = bool(correction) and draw < heeds
-        if heeded:
-            self.agent.heed(_CARE)
+        is_accepted = bool(correction) and draw < acceptance_rate
+        if is_accepted:
+            self.agent.accept_correction(_CARE)
         if self.ending == "answer":  # the agent learns that it is not done, and the game continues
             self.ending = ""
-        return heeded
+        return is_accepted
 
     def _call(self, name: str, raw: str) -> str:
-        failure = self.trouble.failure(name, self.agent.turns)
+        failure = self.trouble.get_failure(name, self.agent.turns)
         return self._world.call(name, raw) if failure is None else failure
 
     def _end(self, turn: AgentTurn) -> None:
         self._end_if_over()
         if not self.ending and not turn.calls:
-            self.ending = "cut_off" if self.trouble.cuts(self.agent.turns) else "answer"
+            self.ending = "cut_off" if self.trouble.is_cut(self.agent.turns) else "answer"
         elif not self.ending and self.agent.turns >= self.scenario.max_turns:
             self.ending = "turn_limit"
 
@@ -242,7 +245,7 @@ class TextWorldRun:
             self.ending = "won" if self._world.won else "lost"
 
 
-def character(scenario: Scenario, seed: int) -> Agent:
+def build_agent(scenario: Scenario, seed: int) -> Agent:
     """Return the agent of a seed, with drawn care, brevity and order of exits."""
     rng = random.Random(f"character:{seed}")  # noqa: S311
     compass = tuple(rng.sample(("north", "south", "east", "west"), 4))
@@ -257,7 +260,7 @@ def character(scenario: Scenario, seed: int) -> Agent:
 
 def tool_specs(offered: tuple[str, ...]) -> tuple[ToolSpec, ...]:
     """Return the definitions of the tools that the agent is offered."""
-    functions = [schema["function"] for schema in tools.schemas(offered)]
+    functions = [schema["function"] for schema in tools.build_schemas(offered)]
     return tuple(
         ToolSpec(name=f["name"], description=f["description"], parameters=f["parameters"]) for f in functions
     )

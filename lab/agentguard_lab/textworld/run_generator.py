@@ -20,7 +20,7 @@ from agentguard.trajectory.model import Annotation, Record, RootCause
 from agentguard_lab.textworld.default_rates import AGENT_ERRORS, CAREFUL_SHARE, DIFFICULTIES
 from agentguard_lab.textworld.game_cache import GameLibrary
 from agentguard_lab.textworld.run import AGENT, TextWorldRun
-from agentguard_lab.textworld.scenarios import Difficulty, Scenario, scenario
+from agentguard_lab.textworld.scenarios import Difficulty, Scenario, build_scenario
 from agentguard_lab.textworld.twin_run import InjectedRun, TwinRun
 
 INJECTED, GENERATED = "injected", "generated"
@@ -112,7 +112,7 @@ class RunGenerator:
 
     def records(self) -> Iterator[Record]:
         """Yield the runs, game by game."""
-        with GameLibrary(self._games, held=1) as library:
+        with GameLibrary(self._games, max_open=1) as library:
             number = 0
             while not self._is_complete():
                 yield from self._generate_game(self._build_scenario(number), library)
@@ -122,7 +122,7 @@ class RunGenerator:
     def _build_scenario(self, number: int) -> Scenario:
         rng = random.Random(f"game:{self.plan.seed}:{number}")  # noqa: S311
         level = self.plan.difficulty or rng.choices(list(DIFFICULTIES), list(DIFFICULTIES.values()))[0]
-        return scenario(rng.randrange(10**9), level)
+        return build_scenario(rng.randrange(10**9), level)
 
     def _generate_game(self, game: Scenario, library: GameLibrary) -> Iterator[Record]:
         record_count = win_count = 0
@@ -154,16 +154,19 @@ class RunGenerator:
         return _build_record(attempt.twin, Annotation(failed=False, extra={"origin": GENERATED}))
 
     def _generate_failed(self, attempt: TwinRun) -> Record | None:
-        for struck in attempt.generate_injected_runs(self._code, tries=_TRIES_PER_TWIN):
-            if not struck.run.won:
+        for injected_run in attempt.generate_injected_runs(self._code, tries=_TRIES_PER_TWIN):
+            if not injected_run.run.won:
                 self._failed += 1
                 self._code = self._draw_code()
-                return _build_record(struck.run, _build_failed_record(struck))
+                return _build_record(injected_run.run, _build_failed_record(injected_run))
             if self._may_recover():
                 self._passed += 1
                 self._recovered += 1
-                extra = {"origin": INJECTED, INJECTED: _describe_injection(struck) | {"recovered": True}}
-                return _build_record(struck.run, Annotation(failed=False, extra=extra))
+                extra = {
+                    "origin": INJECTED,
+                    INJECTED: _describe_injection(injected_run) | {"recovered": True},
+                }
+                return _build_record(injected_run.run, Annotation(failed=False, extra=extra))
         return None
 
     def _may_recover(self) -> bool:
@@ -187,25 +190,25 @@ def _derive_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6])
 
 
-def _build_failed_record(struck: InjectedRun) -> Annotation:
+def _build_failed_record(injected_run: InjectedRun) -> Annotation:
     cause = RootCause(
-        step=struck.step,
+        step=injected_run.step,
         agent=AGENT,
-        module=struck.code.partition(".")[0],
-        codes=(f"{_TAXONOMY}:{struck.code}",),
-        reason=struck.reason,
+        module=injected_run.code.partition(".")[0],
+        codes=(f"{_TAXONOMY}:{injected_run.code}",),
+        reason=injected_run.reason,
     )
-    extra = {"origin": INJECTED, INJECTED: _describe_injection(struck)}
+    extra = {"origin": INJECTED, INJECTED: _describe_injection(injected_run)}
     return Annotation(failed=True, root_cause=cause, failures=(cause,), extra=extra)
 
 
-def _describe_injection(struck: InjectedRun) -> dict[str, Any]:
+def _describe_injection(injected_run: InjectedRun) -> dict[str, Any]:
     return {
-        "code": struck.code,
-        "variant": struck.variant,
-        "step": struck.step,
-        "ending": struck.run.ending,
-        "twin_steps": struck.twin_steps,
+        "code": injected_run.code,
+        "variant": injected_run.variant,
+        "step": injected_run.step,
+        "ending": injected_run.run.ending,
+        "twin_steps": injected_run.twin_steps,
     }
 
 

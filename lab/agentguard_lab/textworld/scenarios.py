@@ -55,7 +55,7 @@ class Scenario:
     task: Task
     max_turns: int
 
-    def limited(self, max_turns: int) -> Scenario:
+    def limit_turns(self, max_turns: int) -> Scenario:
         """Return the same game with another turn limit, also in its text."""
         head = self.text.rsplit("\n", 1)[0]
         rng = random.Random(f"limit:{self.id}")  # noqa: S311
@@ -86,7 +86,7 @@ _SIZES = {
 }
 
 
-def scenario(seed: int, difficulty: Difficulty | str = Difficulty.MEDIUM) -> Scenario:
+def build_scenario(seed: int, difficulty: Difficulty | str = Difficulty.MEDIUM) -> Scenario:
     """Return the game of a seed; equal arguments give an equal scenario."""
     level = Difficulty(difficulty)
     rng = random.Random(f"scenario:{level}:{seed}")  # noqa: S311  (a game, not a secret)

@@ -65,7 +65,7 @@ KITCHEN = (
 )  # fmt: skip
 
 
-def schemas(names: tuple[str, ...]) -> list[dict[str, Any]]:
+def build_schemas(names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the tools called ``names`` in the format of OpenAI chat completions."""
     out = []
     for name in names:
@@ -75,7 +75,7 @@ def schemas(names: tuple[str, ...]) -> list[dict[str, Any]]:
     return out
 
 
-def command(names: tuple[str, ...], name: str, raw: str) -> tuple[str | None, str]:
+def translate_call(names: tuple[str, ...], name: str, raw: str) -> tuple[str | None, str]:
     """Return ``(game command, "")`` for a valid call, or ``(None, error message)``."""
     if name not in names:
         return None, f"Error: unknown tool '{name}'. Available tools: {', '.join(names)}."
@@ -105,7 +105,7 @@ _PHRASES = (
 )
 
 
-def call_of(names: tuple[str, ...], text: str) -> tuple[str, str] | None:
+def parse_command(names: tuple[str, ...], text: str) -> tuple[str, str] | None:
     """Return the call of a game command as name and arguments, or None if no offered tool can do it."""
     for pattern, name in _PHRASES:
         match = re.fullmatch(pattern, text.strip(), re.IGNORECASE)

@@ -34,7 +34,7 @@ class Words:
     def __init__(self, rng: random.Random, terse: float) -> None:
         self._rng, self._terse = rng, terse
 
-    def memory(self, memory: Memory, task: Task) -> str:
+    def render_memory(self, memory: Memory, task: Task) -> str:
         """Return the text of the memory module."""
         sentences = [self._say(MEMORY, "here", room=memory.here)] if memory.here else []
         if memory.carried:
@@ -48,18 +48,21 @@ class Words:
             self._rng.shuffle(sentences)
         return " ".join(sentences)
 
-    def reflection(self, said: Sequence[str], memory: Memory, task: Task) -> str:
+    def render_reflection(self, said: Sequence[str], memory: Memory, task: Task) -> str:
         """Return the meaning of the last results, and sometimes the progress of the task."""
         sentences = list(said)
         if self._rng.random() < 0.35:
-            done_count, part_count = progress(memory, task)
+            done_count, part_count = count_parts(memory, task)
             if part_count and done_count < part_count:
                 sentences.append(self._say(REFLECTION, "progress", done=done_count, all=part_count))
         return " ".join(sentences)
 
-    def outcome(self, outcome: ActionOutcome, memory: Memory, wanted: set[str]) -> str:
+    def render_outcome(self, outcome: ActionOutcome, memory: Memory, wanted: set[str]) -> str:
         """Return one or two sentences on an outcome, before it changes the beliefs."""
-        observation, words = outcome.seen, {"target": outcome.target, "says": outcome.seen.says}
+        observation, words = (
+            outcome.observation,
+            {"target": outcome.target, "says": outcome.observation.first_line},
+        )
         if outcome.kind == "arrived":
             return self._arrived(outcome, memory, wanted)
         if outcome.kind == "opened" and (outcome.names or outcome.target in memory.containers):
@@ -78,11 +81,11 @@ class Words:
         deck = outcome.kind if outcome.kind in REFLECTION else "inventory"
         return self._say(REFLECTION, deck, **words)
 
-    def remark(self, deck: str, **words: object) -> str:
+    def render_remark(self, deck: str, **words: object) -> str:
         """Return one sentence of the reflection."""
         return self._say(REFLECTION, deck, **words)
 
-    def planning(self, intent: Intent | None, *, complete: bool) -> str:
+    def render_planning(self, intent: Intent | None, *, complete: bool) -> str:
         """Return the text of the next intent and its purpose."""
         if intent is None:
             return self._say(PLANNING, "claim" if complete else "stuck")
@@ -93,11 +96,11 @@ class Words:
         deck = f"{tool}:{goal}"
         return self._say(PLANNING, deck if deck in PLANNING else tool, **words)
 
-    def start(self) -> str:
+    def render_start(self) -> str:
         """Return the plan of the first turn."""
         return self._say(PLANNING, "start")
 
-    def action(self, calls: Sequence[tuple[str, str]]) -> str:
+    def render_action(self, calls: Sequence[tuple[str, str]]) -> str:
         """Return the text of the calls."""
         if not calls:
             return self._say(ACTION, "none")
@@ -108,7 +111,7 @@ class Words:
         return text[:1].upper() + text[1:]
 
     def _arrived(self, outcome: ActionOutcome, memory: Memory, wanted: set[str]) -> str:
-        observation, room = outcome.seen, outcome.target
+        observation, room = outcome.observation, outcome.target
         sentences = [
             self._say(REFLECTION, "arrived_new", room=room, sight=_sight(outcome))
             if room not in memory.rooms
@@ -138,7 +141,7 @@ class Words:
         return self._say(REFLECTION, "opened_empty", target=outcome.target)
 
     def _recalled(self, memory: Memory, task: Task) -> Iterable[str]:
-        needed_items = wanted_names(memory, task)
+        needed_items = list_wanted_names(memory, task)
         places = sorted(name for name in needed_items if name in memory.things)
         for name in places[:2]:
             place = memory.things[name]
@@ -157,12 +160,12 @@ class Words:
         if open_containers:
             yield self._say(MEMORY, "opened", items=format_list(_the(open_containers)))
         for door, key in memory.keys.items():
-            if any(side.state == "locked" for side in memory.door(door)):
+            if any(side.state == "locked" for side in memory.find_door_sides(door)):
                 yield self._say(MEMORY, "keys", door=door, key=key)
         yield from self._recalled_task(memory, task)
 
     def _recalled_task(self, memory: Memory, task: Task) -> Iterable[str]:
-        remaining = todo(memory, task)
+        remaining = list_remaining_parts(memory, task)
         if remaining:
             yield self._say(MEMORY, "left", todo=format_list(remaining[:3]))
         completed = describe_completed_tasks(memory)
@@ -175,11 +178,15 @@ class Words:
             yield self._say(MEMORY, "recipe", steps=steps)
 
 
-def wanted_names(memory: Memory, task: Task) -> set[str]:
+def list_wanted_names(memory: Memory, task: Task) -> set[str]:
     """Return the names of things that the agent has a reason to look for."""
     names = {goal.item for goal in task.deliveries if ("deliver", goal.item) not in memory.done}
     names |= set(memory.ingredients) if ("prepare",) not in memory.done else set()
-    names |= {key for door, key in memory.keys.items() if any(s.state == "locked" for s in memory.door(door))}
+    names |= {
+        key
+        for door, key in memory.keys.items()
+        if any(s.state == "locked" for s in memory.find_door_sides(door))
+    }
     if any(step[0] in ("chop", "slice", "dice") and step not in memory.done for step in memory.directions):
         names.add("knife")
     if task.cook and not memory.ingredients:
@@ -187,7 +194,7 @@ def wanted_names(memory: Memory, task: Task) -> set[str]:
     return names - set(memory.carried)
 
 
-def progress(memory: Memory, task: Task) -> tuple[int, int]:
+def count_parts(memory: Memory, task: Task) -> tuple[int, int]:
     """Return the number of completed parts of the task and of all parts, as the agent believes."""
     if task.cook:
         if not memory.ingredients:
@@ -200,7 +207,7 @@ def progress(memory: Memory, task: Task) -> tuple[int, int]:
     return done_count, len(task.deliveries)
 
 
-def todo(memory: Memory, task: Task) -> list[str]:
+def list_remaining_parts(memory: Memory, task: Task) -> list[str]:
     """Return descriptions of the remaining parts of the task."""
     if KeyPlanner(task).complete(memory):
         return []
@@ -226,7 +233,7 @@ def describe_completed_tasks(memory: Memory) -> list[str]:
     return out
 
 
-def encode(intent: Intent) -> tuple[str, str]:
+def encode_call(intent: Intent) -> tuple[str, str]:
     """Return the call of an intent: name of the tool, and arguments as JSON text."""
     return intent.tool, json.dumps(intent.args)
 
@@ -236,7 +243,7 @@ def _the(names: Iterable[str]) -> list[str]:
 
 
 def _sight(outcome: ActionOutcome) -> str:
-    observation = outcome.seen
+    observation = outcome.observation
     parts = [f"a {name}" for name in (*observation.containers, *observation.appliances)][:3]
     doors = [f"a {state} {door} to the {way}" for way, (door, state) in observation.exits.items() if door]
     open_exits = [way for way, (door, _) in observation.exits.items() if not door]

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from agentguard_lab.textworld.error_process import ErrorProcess, Injection, Probe
-from agentguard_lab.textworld.errors.catalogue import catalogue
+from agentguard_lab.textworld.errors.catalogue import get_errors
 from agentguard_lab.textworld.game_cache import GameLibrary
-from agentguard_lab.textworld.outages import Outage, ToolOutage, generate_transient_outages, outage
+from agentguard_lab.textworld.outages import Outage, ToolOutage, create_outage, generate_transient_outages
 from agentguard_lab.textworld.run import TextWorldRun
 from agentguard_lab.textworld.scenarios import Scenario
 
@@ -71,7 +71,7 @@ class TwinRun:
         places = [
             (name, turn)
             for name, turns in sorted(self._probe.possible.items())
-            if catalogue()[name].code == code
+            if get_errors()[name].code == code
             for turn in turns
         ]
         for name, turn in rng.sample(places, min(tries, len(places))):
@@ -79,7 +79,7 @@ class TwinRun:
 
     def _inject_error(self, name: str, turn: int) -> InjectedRun:
         run = self._create_run(Injection(name=name, turn=turn), self._outages).play()
-        error = catalogue()[name]
+        error = get_errors()[name]
         return self._build_injected_run(run, error.code, error.variant, error.reason, turn - 1)
 
     def _inject_system_error(self, code: str, rng: random.Random) -> InjectedRun | None:
@@ -87,7 +87,7 @@ class TwinRun:
         if length < 4:
             return None
         if code == "system.step_limit":
-            scenario = self.scenario.limited(rng.randint((length + 1) // 2, length - 1))
+            scenario = self.scenario.limit_turns(rng.randint((length + 1) // 2, length - 1))
             run = self._create_run(ErrorProcess(), self._outages, scenario).play()
             return self._build_injected_run(
                 run, code, "limit", "The turns allowed were used up.", len(run.trajectory.steps) - 1
@@ -107,7 +107,7 @@ class TwinRun:
         silent = code == "system.environment_error"
         calls = self.twin.trajectory.steps[turn - 1].tool_calls
         tool = None if silent or not calls else calls[0].name
-        return outage(
+        return create_outage(
             rng, start=turn, length=rng.choice((6, 12, _LONG_OUTAGE_TURNS)), tool=tool, silent=silent
         )
 

@@ -6,7 +6,7 @@ import pytest
 from agentguard_lab.textworld.default_rates import AGENT_ERRORS
 from agentguard_lab.textworld.game_cache import GameLibrary
 from agentguard_lab.textworld.run_generator import GenerationPlan, RunGenerator, generate
-from agentguard_lab.textworld.scenarios import scenario
+from agentguard_lab.textworld.scenarios import build_scenario
 from agentguard_lab.textworld.twin_run import TwinRun
 
 from agentguard.errors import ConfigError
@@ -87,7 +87,7 @@ class TestGenerated:
 
     def test_failed_run_shares_its_prefix_with_passed_twin(self) -> None:
         with GameLibrary() as library:
-            attempt = TwinRun(scenario(0, "easy"), library, 3)
+            attempt = TwinRun(build_scenario(0, "easy"), library, 3)
             assert attempt.twin.won
             twin = attempt.twin.trajectory.steps
             for code in ("memory.hallucination", "planning.inefficient_plan", "system.tool_execution_error"):

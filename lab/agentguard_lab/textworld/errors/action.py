@@ -11,8 +11,8 @@ from typing import Any
 
 from agentguard_lab.textworld.agent import Agent, Habit
 from agentguard_lab.textworld.errors.base import Error
-from agentguard_lab.textworld.malformed_calls import miswrite
-from agentguard_lab.textworld.turn_text import encode
+from agentguard_lab.textworld.malformed_calls import malform_call
+from agentguard_lab.textworld.turn_text import encode_call
 
 _CUTS = ("chop", "slice", "dice")
 
@@ -21,7 +21,7 @@ def _sound(agent: Agent, *names: str) -> dict[str, Any] | None:
     """Return the arguments of the turn's only call if it is to one of the tools and matches its intent."""
     if len(agent.calls) != 1 or agent.calls[0][0] not in names:
         return None
-    return agent.intents[0].args if agent.calls[0] == encode(agent.intents[0]) else None
+    return agent.intents[0].args if agent.calls[0] == encode_call(agent.intents[0]) else None
 
 
 def _any_call(agent: Agent) -> Sequence[int]:
@@ -29,14 +29,16 @@ def _any_call(agent: Agent) -> Sequence[int]:
     idle = ("look", "inventory", "examine")
     call_intents = zip(agent.calls, agent.intents, strict=True)
     return [
-        i for i, (call, intent) in enumerate(call_intents) if call[0] not in idle and call == encode(intent)
+        i
+        for i, (call, intent) in enumerate(call_intents)
+        if call[0] not in idle and call == encode_call(intent)
     ]
 
 
 def _habit(kind: str) -> Any:
     def apply(agent: Agent, place: int, rng: random.Random) -> None:
         name = agent.calls[place][0]
-        agent.calls[place] = miswrite(agent.calls[place], kind, rng)
+        agent.calls[place] = malform_call(agent.calls[place], kind, rng)
         agent.habits.append(Habit(tool=name, kind=kind, left=rng.choice((2, 4, 8, 99))))
 
     return apply

@@ -38,7 +38,7 @@ class Error:
         """Unique name: code and variant."""
         return f"{self.code}/{self.variant}"
 
-    def strike(self, agent: Agent, rng: random.Random) -> bool:
+    def apply_random(self, agent: Agent, rng: random.Random) -> bool:
         """Apply a random option; return whether there was one."""
         options = self.options(agent)
         if options:

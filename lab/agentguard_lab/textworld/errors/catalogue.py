@@ -16,11 +16,11 @@ from agentguard_lab.textworld.errors.reflection import ERRORS as REFLECTION
 
 
 @cache
-def catalogue() -> dict[str, Error]:
+def get_errors() -> dict[str, Error]:
     """Return all errors by name."""
     return {error.name: error for error in (*MEMORY, *REFLECTION, *PLANNING, *ACTION)}
 
 
-def of_module(module: str) -> tuple[Error, ...]:
+def list_module_errors(module: str) -> tuple[Error, ...]:
     """Return the errors of one module."""
-    return tuple(error for error in catalogue().values() if error.module == module)
+    return tuple(error for error in get_errors().values() if error.module == module)

@@ -57,7 +57,7 @@ def _drop_rule(agent: Agent, name: str, rng: random.Random) -> None:
 
 
 def _list_known_wanted_objects(agent: Agent) -> Sequence[str]:
-    return sorted(name for name in agent.wanted() if name in agent.memory.things)
+    return sorted(name for name in agent.list_wanted() if name in agent.memory.things)
 
 
 def _forget_place(agent: Agent, name: str, rng: random.Random) -> None:
@@ -89,7 +89,7 @@ def _wrong_places(agent: Agent) -> Sequence[tuple[str, BelievedPlace]]:
     holders = [BelievedPlace(room, name) for name, (room, _) in memory.containers.items()]
     holders += [place for place in memory.things.values() if place.holder]
     spots = {(place.room, place.holder): place for place in holders if place.room != memory.here}
-    needed_items = sorted(agent.wanted() - {"cookbook"})
+    needed_items = sorted(agent.list_wanted() - {"cookbook"})
     return [
         (name, spot) for name in needed_items for spot in spots.values() if spot != memory.things.get(name)
     ]

@@ -87,7 +87,7 @@ def _not_in_hand(agent: Agent) -> Sequence[Intent]:
 
 def _out_of_reach(agent: Agent) -> Sequence[Intent]:
     memory = agent.memory
-    needed_items = sorted(agent.wanted() - {"cookbook"})
+    needed_items = sorted(agent.list_wanted() - {"cookbook"})
     closed = [
         n for n, (room, s) in memory.containers.items() if room == memory.here and s in ("closed", "unknown")
     ]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from agentguard_lab.textworld.agent import Agent
 from agentguard_lab.textworld.errors.base import Error
 from agentguard_lab.textworld.planner import KeyPlanner
-from agentguard_lab.textworld.result_interpretation import success
+from agentguard_lab.textworld.result_interpretation import build_success
 
 _EFFECTS = ("take", "put_on", "insert", "unlock", "open", "close", "cook", "cut", "prepare_meal")
 
@@ -23,11 +23,11 @@ def _refusals(agent: Agent) -> Sequence[int]:
 
 def _take_for_success(agent: Agent, place: int, rng: random.Random) -> None:
     intent, outcome = agent.outcomes[place]
-    agent.outcomes[place] = (intent, success(intent, outcome.seen))
+    agent.outcomes[place] = (intent, build_success(intent, outcome.observation))
 
 
 def _findings(agent: Agent) -> Sequence[int]:
-    needed_items = agent.wanted()
+    needed_items = agent.list_wanted()
     indexed_outcomes = enumerate(agent.outcomes)
     return [
         i
@@ -38,11 +38,11 @@ def _findings(agent: Agent) -> Sequence[int]:
 
 def _overlook(agent: Agent, place: int, rng: random.Random) -> None:
     intent, outcome = agent.outcomes[place]
-    needed_items = agent.wanted()
-    things = {name: holder for name, holder in outcome.seen.things.items() if name not in needed_items}
-    observation = replace(outcome.seen, things=things)
+    needed_items = agent.list_wanted()
+    things = {name: holder for name, holder in outcome.observation.things.items() if name not in needed_items}
+    observation = replace(outcome.observation, things=things)
     names = tuple(name for name in outcome.names if name not in needed_items)
-    agent.outcomes[place] = (intent, replace(outcome, seen=observation, names=names))
+    agent.outcomes[place] = (intent, replace(outcome, observation=observation, names=names))
 
 
 def _successes(agent: Agent) -> Sequence[int]:
@@ -115,7 +115,7 @@ def _half_way(agent: Agent) -> Sequence[bool]:
 def _call_it_done(agent: Agent, option: bool, rng: random.Random) -> None:
     agent.memory.done |= {("deliver", goal.item) for goal in agent.task.deliveries}
     agent.memory.done |= {("prepare",), ("eat",)} if agent.task.cook else set()
-    agent.remarks.append(agent.words.remark("ready"))
+    agent.remarks.append(agent.words.render_remark("ready"))
 
 
 def _unopened(agent: Agent) -> Sequence[str]:
@@ -125,16 +125,16 @@ def _unopened(agent: Agent) -> Sequence[str]:
 
 def _claim_searched(agent: Agent, name: str, rng: random.Random) -> None:
     agent.memory.containers[name] = (agent.memory.containers[name][0], "open")
-    agent.remarks.append(agent.words.remark("opened_empty", target=name))
+    agent.remarks.append(agent.words.render_remark("opened_empty", target=name))
 
 
 def _untried(agent: Agent) -> Sequence[str]:
-    return agent.memory.untried(agent.memory.here)
+    return agent.memory.list_untried_exits(agent.memory.here)
 
 
 def _claim_dead_end(agent: Agent, way: str, rng: random.Random) -> None:
     agent.memory.rooms[agent.memory.here][way].to = agent.memory.here
-    agent.remarks.append(agent.words.remark("dead_end", way=way))
+    agent.remarks.append(agent.words.render_remark("dead_end", way=way))
 
 
 _O, _C = "reflection.outcome_misinterpretation", "reflection.causal_misattribution"

@@ -10,13 +10,13 @@ import pytest
 from agentguard_lab.textworld.agent import Agent, subject
 from agentguard_lab.textworld.belief_state import BelievedPlace, Exit, Memory
 from agentguard_lab.textworld.error_process import Injection, Probe, Rates
-from agentguard_lab.textworld.errors.catalogue import catalogue, of_module
-from agentguard_lab.textworld.malformed_calls import miswrite
-from agentguard_lab.textworld.observation_parser import read
+from agentguard_lab.textworld.errors.catalogue import get_errors, list_module_errors
+from agentguard_lab.textworld.malformed_calls import malform_call
+from agentguard_lab.textworld.observation_parser import parse_observation
 from agentguard_lab.textworld.planner import Deliver, Intent, Task
-from agentguard_lab.textworld.result_interpretation import judge
-from agentguard_lab.textworld.tools import HOUSE, KITCHEN, command
-from agentguard_lab.textworld.turn_text import encode
+from agentguard_lab.textworld.result_interpretation import judge_result
+from agentguard_lab.textworld.tools import HOUSE, KITCHEN, translate_call
+from agentguard_lab.textworld.turn_text import encode_call
 
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 
@@ -88,8 +88,8 @@ def situations() -> list[Agent]:
         (cook, Intent(tool="prepare_meal"), "Adding the meal to your inventory."),
     ):
         agent = base()
-        agent.intents, agent.calls = [intent], [encode(intent)]
-        agent.outcomes = [(intent, judge(intent, read(text)))]
+        agent.intents, agent.calls = [intent], [encode_call(intent)]
+        agent.outcomes = [(intent, judge_result(intent, parse_observation(text)))]
         out.append(agent)
     here = mover()
     here.memory.here = "bedroom"
@@ -104,34 +104,34 @@ def test_catalogue_has_every_code_of_the_four_modules() -> None:
         for code in TaxonomyCatalog.load().get_taxonomy("agent_error").codes
         if not code.id.startswith("system.")
     }
-    assert {error.code for error in catalogue().values()} == codes
+    assert {error.code for error in get_errors().values()} == codes
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
+@pytest.mark.parametrize("name", sorted(get_errors()))
 def test_each_error_changes_a_belief_without_a_trace_in_text(name: str) -> None:
-    error = catalogue()[name]
+    error = get_errors()[name]
     able = [agent for agent in situations() if error.options(agent)]
     assert able, f"no situation gives {name} an option"
     for agent in able:
         before = copy.deepcopy(agent)
-        assert error.strike(agent, random.Random(1))
+        assert error.apply_random(agent, random.Random(1))
         fields = ("task", "memory", "intents", "calls", "outcomes", "fixed", "survey", "amnesia", "habits")
         assert any(getattr(agent, field) != getattr(before, field) for field in fields)
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
+@pytest.mark.parametrize("name", sorted(get_errors()))
 def test_listing_options_changes_nothing(name: str) -> None:
     for agent in situations():
         before = copy.deepcopy(agent)
-        first = catalogue()[name].options(agent)
-        assert catalogue()[name].options(agent) == first
+        first = get_errors()[name].options(agent)
+        assert get_errors()[name].options(agent) == first
         assert (agent.memory, agent.task, agent.calls) == (before.memory, before.task, before.calls)
 
 
 def test_error_without_option_does_not_occur() -> None:
     agent = Agent(task=Task(), seed=1)
     before = copy.deepcopy(agent.memory)
-    struck = [error.name for error in catalogue().values() if error.strike(agent, random.Random(1))]
+    struck = [error.name for error in get_errors().values() if error.apply_random(agent, random.Random(1))]
     assert struck == []
     assert agent.memory == before
 
@@ -146,33 +146,33 @@ def test_malformed_call_is_refused_or_misunderstood(kind: str) -> None:
         Intent(tool="inventory"),
     )
     for intent in intents:
-        sound = encode(intent)
+        sound = encode_call(intent)
         for seed in range(20):
-            name, raw = miswrite(sound, kind, random.Random(seed))
-            asked, error = command((*HOUSE, *KITCHEN), name, raw)
-            assert error or asked != command((*HOUSE, *KITCHEN), *sound)[0]
+            name, raw = malform_call(sound, kind, random.Random(seed))
+            asked, error = translate_call((*HOUSE, *KITCHEN), name, raw)
+            assert error or asked != translate_call((*HOUSE, *KITCHEN), *sound)[0]
 
 
 def test_injection_occurs_only_at_its_turn_and_in_its_module() -> None:
     name = "memory.hallucination/carried"
     process = Injection(slips=0, name=name, turn=5)
     agent = mover()
-    process.strike(agent, "planning")
-    assert process.made == []
-    process.strike(agent, "memory")
+    process.inject(agent, "planning")
+    assert process.occurrences == []
+    process.inject(agent, "memory")
     assert "doll" in agent.memory.carried
-    assert [(one.turn, one.name) for one in process.made] == [(5, name)]
+    assert [(one.turn, one.name) for one in process.occurrences] == [(5, name)]
     agent.turns = 6
-    process.strike(agent, "memory")
-    assert len(process.made) == 1
+    process.inject(agent, "memory")
+    assert len(process.occurrences) == 1
 
 
 def test_mindful_agent_makes_no_error() -> None:
     agent = mover()
     agent.mindful = 1
     process = Injection(slips=0, name="memory.hallucination/carried", turn=5)
-    process.strike(agent, "memory")
-    assert process.made == []
+    process.inject(agent, "memory")
+    assert process.occurrences == []
 
 
 def test_probe_records_possible_errors_and_changes_nothing() -> None:
@@ -180,10 +180,10 @@ def test_probe_records_possible_errors_and_changes_nothing() -> None:
     before = copy.deepcopy(agent.memory)
     probe = Probe(slips=0)
     for part in ("reflection", "memory", "planning", "action"):
-        probe.strike(agent, part)
+        probe.inject(agent, part)
     assert agent.memory == before
     assert probe.possible["memory.hallucination/carried"] == [5]
-    assert probe.made == []
+    assert probe.occurrences == []
 
 
 def test_errors_occur_at_their_rates() -> None:
@@ -191,14 +191,14 @@ def test_errors_occur_at_their_rates() -> None:
     for seed in range(600):
         agent = mover()
         agent.seed = seed
-        process.strike(agent, "memory")
-    assert 80 < len(process.made) < 160
-    assert {one.name.partition("/")[0] for one in process.made} == {"memory.hallucination"}
+        process.inject(agent, "memory")
+    assert 80 < len(process.occurrences) < 160
+    assert {one.name.partition("/")[0] for one in process.occurrences} == {"memory.hallucination"}
 
 
 def test_modules_partition_the_catalogue() -> None:
     parts = ("memory", "reflection", "planning", "action")
-    assert sum(len(of_module(part)) for part in parts) == len(catalogue())
+    assert sum(len(list_module_errors(part)) for part in parts) == len(get_errors())
 
 
 def test_abandoned_goal_matches_the_key_of_the_planner() -> None:
@@ -206,4 +206,4 @@ def test_abandoned_goal_matches_the_key_of_the_planner() -> None:
     assert subject(Intent(tool="cut", args={"object": "carrot", "how": "chop"})) == "chopcarrot"
     assert subject(Intent(tool="take", args={"object": "hat"})) == "hat"
     assert subject(Intent(tool="prepare_meal")) == "prepare_meal"
-    assert json.loads(encode(Intent(tool="go", args={"direction": "east"}))[1]) == {"direction": "east"}
+    assert json.loads(encode_call(Intent(tool="go", args={"direction": "east"}))[1]) == {"direction": "east"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from agentguard_lab.textworld.grammar import draw, parse, size
+from agentguard_lab.textworld.grammar import count_texts, draw, parse
 from agentguard_lab.textworld.phrases import ACTION, MEMORY, PLANNING, REFLECTION
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,14 +35,14 @@ def every(parts: tuple) -> set[str]:
 def test_nested_alternatives_are_expanded() -> None:
     texts = {draw("I [see|hear [a|no] sound]{x}", random.Random(i)) for i in range(50)}
     assert texts == {"I see{x}", "I hear a sound{x}", "I hear no sound{x}"}
-    assert size("I [see|hear [a|no] sound]") == 3
+    assert count_texts("I [see|hear [a|no] sound]") == 3
 
 
 @given(TEMPLATE, st.integers())
 def test_drawn_text_matches_the_template(template: str, seed: int) -> None:
     texts = every(parse(template))
     assert draw(template, random.Random(seed)) in texts
-    assert size(template) >= len(texts)
+    assert count_texts(template) >= len(texts)
 
 
 @pytest.mark.parametrize("template", ["[a|b", "a]", "[[a]", "a|b]"])
@@ -54,7 +54,7 @@ def test_brackets_must_match(template: str) -> None:
 @pytest.mark.parametrize("decks", [MEMORY, REFLECTION, PLANNING, ACTION])
 def test_every_deck_has_several_texts_without_template_syntax(decks: dict[str, str]) -> None:
     for name, template in decks.items():
-        assert size(template) >= 2, name
+        assert count_texts(template) >= 2, name
         for seed in range(40):
             text = draw(template, random.Random(seed))
             assert not set(text) & set("[]|"), (name, text)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import random
 
 from agentguard_lab.textworld.agent import AgentTurn
-from agentguard_lab.textworld.outages import Outage, ToolOutage, generate_transient_outages, outage
+from agentguard_lab.textworld.outages import Outage, ToolOutage, create_outage, generate_transient_outages
 
 
 def test_outage_affects_its_tool_only_in_its_turns() -> None:
     one = Outage(start=3, length=2, tool="open", text="Error: {tool} is down.")
     trouble = ToolOutage(outages=(one,))
-    assert trouble.failure("open", 3) == trouble.failure("open", 4) == "Error: open is down."
-    assert trouble.failure("open", 2) is trouble.failure("open", 5) is trouble.failure("go", 3) is None
+    assert trouble.get_failure("open", 3) == trouble.get_failure("open", 4) == "Error: open is down."
+    assert (
+        trouble.get_failure("open", 2)
+        is trouble.get_failure("open", 5)
+        is trouble.get_failure("go", 3)
+        is None
+    )
 
 
 def test_silent_outage_returns_nothing() -> None:
-    one = outage(random.Random(1), start=1, length=1, tool=None, silent=True)
-    assert ToolOutage(outages=(one,)).failure("go", 1) == ""
+    one = create_outage(random.Random(1), start=1, length=1, tool=None, silent=True)
+    assert ToolOutage(outages=(one,)).get_failure("go", 1) == ""
 
 
 def test_cut_reply_loses_its_calls_and_half_of_its_last_part() -> None:

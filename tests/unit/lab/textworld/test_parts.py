@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from agentguard_lab.textworld import tools
 from agentguard_lab.textworld.belief_state import Memory
-from agentguard_lab.textworld.environment import strip
-from agentguard_lab.textworld.observation_parser import names, read, recipe
+from agentguard_lab.textworld.environment import clean_feedback
+from agentguard_lab.textworld.observation_parser import parse_observation, parse_recipe, split_names
 from agentguard_lab.textworld.planner import Deliver, GoalPlanner, Intent, Task
 
 HALL = (
@@ -18,15 +18,15 @@ HALL = (
 
 
 def test_room_is_parsed_with_its_exits_and_things() -> None:
-    seen = read(HALL)
-    assert seen.room == "hall"
-    assert seen.exits == {"north": ("oak door", "closed"), "east": (None, "open")}
-    assert seen.things == {"red lamp": "table", "salt": "table"}
-    assert seen.containers == ("cabinet",)
+    observation = parse_observation(HALL)
+    assert observation.room == "hall"
+    assert observation.exits == {"north": ("oak door", "closed"), "east": (None, "open")}
+    assert observation.things == {"red lamp": "table", "salt": "table"}
+    assert observation.containers == ("cabinet",)
 
 
 def test_articles_and_state_words_are_removed_from_names() -> None:
-    assert names("a raw yellow potato, some salt and a knife") == ("yellow potato", "salt", "knife")
+    assert split_names("a raw yellow potato, some salt and a knife") == ("yellow potato", "salt", "knife")
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def test_articles_and_state_words_are_removed_from_names() -> None:
     ],
 )
 def test_refusals_are_distinguished_from_successes(text: str, refused: bool) -> None:
-    assert read(text).refused is refused
+    assert parse_observation(text).refused is refused
 
 
 def test_recipe_is_parsed_in_order() -> None:
     page = (
         "Ingredients:\nred apple\nlettuce\n\nDirections:\nchop the red apple\nfry the lettuce\nprepare meal"
     )
-    assert recipe(page) == (("red apple", "lettuce"), (("chop", "red apple"), ("fry", "lettuce")))
+    assert parse_recipe(page) == (("red apple", "lettuce"), (("chop", "red apple"), ("fry", "lettuce")))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_recipe_is_parsed_in_order() -> None:
     ],
 )
 def test_valid_calls_become_game_commands(name: str, raw: str, expected: str) -> None:
-    assert tools.command(tools.HOUSE, name, raw) == (expected, "")
+    assert tools.translate_call(tools.HOUSE, name, raw) == (expected, "")
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ def test_valid_calls_become_game_commands(name: str, raw: str, expected: str) ->
     ],
 )
 def test_invalid_calls_are_answered_with_an_error(name: str, raw: str, part: str) -> None:
-    command, error = tools.command(tools.HOUSE, name, raw)
+    command, error = tools.translate_call(tools.HOUSE, name, raw)
     assert command is None
     assert part in error
 
 
 def test_strip_removes_prompt_status_line_and_restart_question() -> None:
     raw = "\n\nYou eat.\n\n\n   *** The End ***   \n\nWould you like to RESTART, QUIT?\n>      -= Hall =-1/3"
-    assert strip(raw) == "You eat.\n\n*** The End ***"
-    assert strip("You take it.\n\n>        -= Hall =-0/4") == "You take it."
+    assert clean_feedback(raw) == "You eat.\n\n*** The End ***"
+    assert clean_feedback("You take it.\n\n>        -= Hall =-0/4") == "You take it."
 
 
 def test_planner_opens_a_closed_door_before_walking() -> None:
     memory = Memory()
-    memory.see(read(HALL))
+    memory.add_room(parse_observation(HALL))
     memory.containers["cabinet"] = ("hall", "open")
     task = Task(deliveries=(Deliver(item="vase", holder="table", room="hall"),))
     assert GoalPlanner(task).next(memory) == Intent(
@@ -98,7 +98,7 @@ def test_planner_opens_a_closed_door_before_walking() -> None:
 
 def test_planner_takes_required_things_first() -> None:
     memory = Memory()
-    memory.see(read(HALL))
+    memory.add_room(parse_observation(HALL))
     task = Task(deliveries=(Deliver(item="red lamp", holder="shelf", room="attic"),))
     intent = GoalPlanner(task).next(memory)
     assert intent == Intent(tool="take", args={"object": "red lamp", "from": "table"}, purpose="fetch")
@@ -117,11 +117,11 @@ def test_planner_takes_required_things_first() -> None:
     ],
 )
 def test_game_command_becomes_a_call(text: str, call: tuple[str, dict[str, str]] | None) -> None:
-    made = tools.call_of(tools.HOUSE, text)
+    made = tools.parse_command(tools.HOUSE, text)
     assert (made and (made[0], tools.parse_arguments(made[1]))) == call
 
 
 def test_kitchen_commands_round_trip() -> None:
     for text in ("cook carrot with oven", "chop carrot with knife", "prepare meal", "eat meal", "inventory"):
-        name, raw = tools.call_of(tools.KITCHEN, text) or ("", "")
-        assert tools.command(tools.KITCHEN, name, raw) == (text, "")
+        name, raw = tools.parse_command(tools.KITCHEN, text) or ("", "")
+        assert tools.translate_call(tools.KITCHEN, name, raw) == (text, "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from agentguard_lab.textworld.belief_state import BelievedPlace, Exit, Memory
-from agentguard_lab.textworld.observation_parser import read
+from agentguard_lab.textworld.observation_parser import parse_observation
 from agentguard_lab.textworld.planner import Intent
-from agentguard_lab.textworld.result_interpretation import believe, judge, success
+from agentguard_lab.textworld.result_interpretation import build_success, judge_result, update_beliefs
 
 OPEN = Intent(tool="open", args={"object": "oak door"})
 GO = Intent(tool="go", args={"direction": "north"})
@@ -31,7 +31,7 @@ LIST = Intent(tool="inventory")
     ],
 )
 def test_result_is_judged_by_its_text(intent: Intent, text: str, kind: str, names: tuple[str, ...]) -> None:
-    outcome = judge(intent, read(text))
+    outcome = judge_result(intent, parse_observation(text))
     assert (outcome.kind, outcome.names) == (kind, names)
 
 
@@ -45,7 +45,11 @@ def hall() -> Memory:
 
 def test_lock_is_remembered_with_its_key() -> None:
     memory = hall()
-    believe(memory, OPEN, judge(OPEN, read("You have to unlock the oak door with the long key first.")))
+    update_beliefs(
+        memory,
+        OPEN,
+        judge_result(OPEN, parse_observation("You have to unlock the oak door with the long key first.")),
+    )
     assert memory.keys == {"oak door": "long key"}
     assert memory.rooms["hall"]["north"].state == "locked"
 
@@ -53,7 +57,9 @@ def test_lock_is_remembered_with_its_key() -> None:
 def test_opened_contents_are_remembered_at_their_place() -> None:
     memory = hall()
     intent = Intent(tool="open", args={"object": "chest"})
-    believe(memory, intent, judge(intent, read("You open the chest, revealing a hat.")))
+    update_beliefs(
+        memory, intent, judge_result(intent, parse_observation("You open the chest, revealing a hat."))
+    )
     assert memory.things == {"hat": BelievedPlace("hall", "chest")}
     assert memory.containers["chest"] == ("hall", "open")
 
@@ -61,27 +67,33 @@ def test_opened_contents_are_remembered_at_their_place() -> None:
 def test_closed_container_is_not_searched_again() -> None:
     memory = hall()
     intent = Intent(tool="close", args={"object": "chest"})
-    believe(memory, intent, judge(intent, read("You close the chest.")))
+    update_beliefs(memory, intent, judge_result(intent, parse_observation("You close the chest.")))
     assert memory.containers["chest"] == ("hall", "shut")
 
 
 def test_refusal_mistaken_for_success_is_believed() -> None:
     memory = hall()
     intent = Intent(tool="take", args={"object": "hat"})
-    believe(memory, intent, success(intent, read("You can't see any such thing.")))
+    update_beliefs(memory, intent, build_success(intent, parse_observation("You can't see any such thing.")))
     assert memory.carried == ["hat"]
 
 
 def test_inventory_corrects_a_wrong_delivery() -> None:
     memory = Memory(carried=["vase"], done={("deliver", "hat"), ("deliver", "doll")})
     intent = Intent(tool="inventory")
-    believe(memory, intent, judge(intent, read("You are carrying: a hat.")))
+    update_beliefs(memory, intent, judge_result(intent, parse_observation("You are carrying: a hat.")))
     assert memory.carried == ["hat"]
     assert memory.done == {("deliver", "doll")}
 
 
 def test_walking_connects_the_rooms_in_both_directions() -> None:
     memory = hall()
-    believe(memory, GO, judge(GO, read("-= Attic =-\nYou are in an attic. There is an exit to the south.")))
+    update_beliefs(
+        memory,
+        GO,
+        judge_result(
+            GO, parse_observation("-= Attic =-\nYou are in an attic. There is an exit to the south.")
+        ),
+    )
     assert memory.rooms["hall"]["north"].to == "attic"
     assert memory.rooms["attic"]["south"].to == "hall"

@@ -10,14 +10,14 @@ from agentguard_lab.textworld.error_process import Injection, Rates
 from agentguard_lab.textworld.game_cache import GameLibrary
 from agentguard_lab.textworld.outages import Outage, ToolOutage
 from agentguard_lab.textworld.run import TextWorldRun
-from agentguard_lab.textworld.scenarios import Scenario, scenario
+from agentguard_lab.textworld.scenarios import Scenario, build_scenario
 
 from agentguard.errors import ConfigError, MissingExtra
 
 # TextWorld and its dependencies warn at import.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-HOUSE: Scenario = scenario(0, "easy")
+HOUSE: Scenario = build_scenario(0, "easy")
 WIPE = Injection(slips=0, name="memory.hallucination/done", turn=6)
 
 
@@ -89,7 +89,7 @@ def _turn(games: GameLibrary) -> int:
 def test_injected_error_fails_the_run_without_a_trace(games: GameLibrary) -> None:
     run = lost(games)
     assert run.ending == "answer"
-    assert [one.name for one in run.errors.made] == [WIPE.name]
+    assert [one.name for one in run.errors.occurrences] == [WIPE.name]
     text = repr(run.trajectory)
     assert "inject" not in text
     assert "hallucination" not in text
@@ -97,34 +97,34 @@ def test_injected_error_fails_the_run_without_a_trace(games: GameLibrary) -> Non
 
 def test_rollback_with_followed_hint_wins(games: GameLibrary) -> None:
     run = lost(games)
-    step = run.errors.made[0].turn - 1
-    assert run.truncate(step, "Check what you carry before you go on.", heeds=1.0)
+    step = run.errors.occurrences[0].turn - 1
+    assert run.truncate(step, "Check what you carry before you go on.", acceptance_rate=1.0)
     assert len(run.trajectory.steps) == step
     assert run.play().won
 
 
 def test_ignored_hint_repeats_the_error(games: GameLibrary) -> None:
     run = lost(games)
-    step = run.errors.made[0].turn - 1
-    assert not run.truncate(step, "Check what you carry before you go on.", heeds=0.0)
+    step = run.errors.occurrences[0].turn - 1
+    assert not run.truncate(step, "Check what you carry before you go on.", acceptance_rate=0.0)
     assert not run.play().won
-    assert len(run.errors.made) == 2
+    assert len(run.errors.occurrences) == 2
 
 
 def test_late_rollback_keeps_the_wrong_belief(games: GameLibrary) -> None:
     run = lost(games)
-    step = run.errors.made[0].turn
+    step = run.errors.occurrences[0].turn
     run.truncate(step)
     assert ("deliver", HOUSE.task.deliveries[0].item) in run.agent.memory.done
 
 
 def test_hints_are_followed_at_the_given_rate(games: GameLibrary) -> None:
-    heeded = 0
+    accepted = 0
     for seed in range(40):
         run = TextWorldRun(HOUSE, games, seed=seed)
         run.step()
-        heeded += run.correct("Look again.", heeds=0.5)
-    assert 10 <= heeded <= 30
+        accepted += run.correct("Look again.", acceptance_rate=0.5)
+    assert 10 <= accepted <= 30
 
 
 def test_truncation_without_world_keeps_the_game_state(games: GameLibrary) -> None:
@@ -146,7 +146,7 @@ def test_rollback_to_missing_step_is_rejected(games: GameLibrary) -> None:
 
 
 def test_turn_limit_ends_the_run(games: GameLibrary) -> None:
-    run = TextWorldRun(HOUSE.limited(3), games, seed=1).play()
+    run = TextWorldRun(HOUSE.limit_turns(3), games, seed=1).play()
     assert (run.ending, len(run.trajectory.steps)) == ("turn_limit", 3)
 
 
@@ -168,8 +168,8 @@ def test_truncated_reply_ends_the_run(games: GameLibrary) -> None:
 def test_random_errors_are_recorded_for_the_evaluator(games: GameLibrary) -> None:
     errors = Rates(rates={"planning.inefficient_plan": 0.5})
     run = TextWorldRun(HOUSE, games, seed=1, errors=errors).play()
-    assert errors.made
-    assert all(one.turn <= len(run.trajectory.steps) for one in errors.made)
+    assert errors.occurrences
+    assert all(one.turn <= len(run.trajectory.steps) for one in errors.occurrences)
 
 
 def test_missing_textworld_error_names_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

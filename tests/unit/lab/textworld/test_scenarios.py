@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from agentguard_lab.textworld.games import Cooking, House
 from agentguard_lab.textworld.observation_parser import CONTAINERS
-from agentguard_lab.textworld.scenarios import Difficulty, scenario
+from agentguard_lab.textworld.scenarios import Difficulty, build_scenario
 from agentguard_lab.textworld.vocabulary import DOORS, KEYS, ROOMS, THINGS
 
 SEEDS = range(30)
@@ -13,20 +13,20 @@ LEVELS = tuple(Difficulty)
 
 
 def test_equal_seeds_give_equal_games_and_others_do_not() -> None:
-    assert scenario(3, "hard") == scenario(3, Difficulty.HARD)
-    assert len({scenario(seed, "easy").id for seed in SEEDS}) == len(SEEDS)
-    assert len({repr(scenario(seed, "medium").game) for seed in SEEDS}) == len(SEEDS)
+    assert build_scenario(3, "hard") == build_scenario(3, Difficulty.HARD)
+    assert len({build_scenario(seed, "easy").id for seed in SEEDS}) == len(SEEDS)
+    assert len({repr(build_scenario(seed, "medium").game) for seed in SEEDS}) == len(SEEDS)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_both_kinds_of_games_occur(level: Difficulty) -> None:
-    assert {type(scenario(seed, level).game) for seed in SEEDS} == {Cooking, House}
+    assert {type(build_scenario(seed, level).game) for seed in SEEDS} == {Cooking, House}
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_text_names_each_goal_rule_and_limit(level: Difficulty) -> None:
     for seed in SEEDS:
-        made = scenario(seed, level)
+        made = build_scenario(seed, level)
         for goal in made.task.deliveries:
             assert f"the {goal.item} on the {goal.holder} in the {goal.room}" in made.text
         for rule in made.task.close_after:
@@ -36,7 +36,7 @@ def test_text_names_each_goal_rule_and_limit(level: Difficulty) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_things_are_unique_in_a_house_and_goals_are_reachable(level: Difficulty) -> None:
-    for game in (made.game for made in (scenario(seed, level) for seed in SEEDS)):
+    for game in (made.game for made in (build_scenario(seed, level) for seed in SEEDS)):
         if not isinstance(game, House):
             continue
         entries = [entry.strip().split(" @ ") for entry in game.things.split(";")]
@@ -50,14 +50,14 @@ def test_things_are_unique_in_a_house_and_goals_are_reachable(level: Difficulty)
 
 
 def test_larger_difficulties_are_larger() -> None:
-    limits = [sum(scenario(seed, level).max_turns for seed in SEEDS) for level in LEVELS]
+    limits = [sum(build_scenario(seed, level).max_turns for seed in SEEDS) for level in LEVELS]
     assert limits == sorted(limits)
     assert limits[0] * 2 < limits[2]
 
 
 def test_other_limit_changes_only_the_last_line() -> None:
-    made = scenario(5, "medium")
-    other = made.limited(9)
+    made = build_scenario(5, "medium")
+    other = made.limit_turns(9)
     assert other.max_turns == 9
     assert "9" in other.text.rsplit("\n", 1)[1]
     assert other.text.rsplit("\n", 1)[0] == made.text.rsplit("\n", 1)[0]
