@@ -13,7 +13,7 @@ from agentguard.judge.embedded.model_card import load_card
 from agentguard.judge.embedded.run_digests import encode_digests
 from agentguard.localize.baselines.first_worker_turn import FirstWorkerTurnLocalizer
 from agentguard.trajectory.formats.reader import load_records
-from tests.unit.evals.test_dataset import run_file
+from tests.unit.evals.datasets.test_dataset import run_file
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_pooling_judge_answers_its_trained_questions(tmp_path: Path) -> None:
         (
             {"question": "run_failed", "options": ["no", "yes", "maybe"]},
             Pooling(),
-            "not have the form of the classifier",
+            "does not match the classifier",
         ),
         (TRAINED, Pooling(status=404), "no_model"),
     ],

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import agentguard
 from agentguard.cli.app import build_app
 from agentguard.store import Store
-from tests.unit.evals.test_dataset import run_file
+from tests.unit.evals.datasets.test_dataset import run_file
 from tests.unit.judge.chat_server import serving
 
 SAMPLE = Path("samples/02-teapot.json")

@@ -116,7 +116,7 @@ def test_part_is_verified_against_its_manifest(tmp_path: Path):
     assert verify_dataset(one, copy / "x").is_valid
     assert verify_dataset(one, copy).files[0].status is FileStatus.UNKNOWN
     (copy / "y" / "run.jsonl").unlink()
-    assert verify_dataset(one, copy).problems == ["1 records, expected 2"]
+    assert verify_dataset(one, copy).problems == ["1 record, expected 2"]
     (copy / "x" / "run.jsonl").unlink()
     with pytest.raises(EvaluationError, match="has no file of mine"):
         verify_dataset(one, copy)
