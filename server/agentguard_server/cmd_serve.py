@@ -74,15 +74,15 @@ def serve(
     require_packages(REQUIRED_PACKAGES, "serve")
     if new_key is not None:
         return _print_new_key(new_key, json=json)
-    gc.disable()  # objects of the start stay alive; collecting garbage takes a sixth of the start
+    gc.disable()  # nearly all objects of the start stay alive; collections take a sixth of its time
     try:
-        source = _build_config_loader(
+        config_loader = _build_config_loader(
             config, backend or [], guard, _build_listen_overrides(host, port, workers, no_keys)
         )
-        settings = source.load()
+        settings = config_loader.load()
         if explain or check:
             return _explain(settings, is_verbose=explain, json=json)
-        return _run(source, settings, json=json)
+        return _run(config_loader, settings, json=json)
     finally:
         gc.enable()
 
@@ -107,36 +107,38 @@ def _build_config_loader(
                 f"warning: --backend {url} has no path; most endpoints need /v1: {url.rstrip('/')}/v1",
                 err=True,
             )
-    over: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     if listen:
-        over["listen"] = listen
+        overrides["listen"] = listen
     if backends:
-        over["backends"] = {"replicas": [{"name": f"b{n}", "url": url} for n, url in enumerate(backends, 1)]}
+        overrides["backends"] = {
+            "replicas": [{"name": f"b{n}", "url": url} for n, url in enumerate(backends, 1)]
+        }
     if guard is not None:
-        over["guard"] = {"policy": str(guard)}
-    return ConfigLoader(file=config, overrides=over)
+        overrides["guard"] = {"policy": str(guard)}
+    return ConfigLoader(file=config, overrides=overrides)
 
 
 def _run(config_loader: ConfigLoader, settings: ProxySettings, *, json: bool) -> None:
     from agentguard_server.listening_socket import bind_socket, build_url
     from agentguard_server.proxy.process.server import BACKLOG
 
-    # The embedded judge multiplies small matrices: threads cost each worker more than they save.
+    # the embedded judge multiplies small matrices, for which more threads are slower
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     listen = settings.listen
-    listening = bind_socket(listen.host, listen.port, name="serve", backlog=BACKLOG)
-    address = build_url(listening, listen.host, scheme="http" if listen.tls is None else "https")
+    listening_socket = bind_socket(listen.host, listen.port, name="serve", backlog=BACKLOG)
+    address = build_url(listening_socket, listen.host, scheme="http" if listen.tls is None else "https")
 
-    def began() -> None:
+    def on_ready() -> None:
         _print_address(address, listen.workers, json=json)
 
     if listen.workers == 1:
         from agentguard_server.proxy.process.worker import run_worker
 
-        return run_worker(config_loader, settings, listening, on_ready=began)
+        return run_worker(config_loader, settings, listening_socket, on_ready=on_ready)
     from agentguard_server.proxy.process.supervisor import WorkerSupervisor
 
-    supervisor = WorkerSupervisor(config_loader, settings, listening, on_ready=began)
+    supervisor = WorkerSupervisor(config_loader, settings, listening_socket, on_ready=on_ready)
     gc.enable()  # a worker enables it itself, but the supervisor does not
     if status := supervisor.run():
         raise typer.Exit(status)
@@ -172,6 +174,6 @@ def _print_new_key(name: str, *, json: bool) -> None:
         raise ConfigError("serve: a key's name has letters, digits, dots and dashes, 64 at most") from None
     if json:
         return print_json({"key": key, "name": name, "hash": hashed})
-    typer.echo(f"{key}\n\nIt is not shown again. In the configuration:\n\nkeys:", nl=True)
+    typer.echo(f"{key}\n\nIt is not shown again. In the configuration:\n\nkeys:")
     typer.echo(f'  - {{name: {name}, hash: "{hashed}", scopes: [call]}}')
     return None

@@ -52,7 +52,7 @@ class ViewSources:
 
     @property
     def has_files(self) -> bool:
-        """True if an argument is a file or a folder."""
+        """Return whether an argument is a file or a folder."""
         return bool(self.runs or self.evals or self.campaigns or self.batches)
 
 
@@ -122,10 +122,11 @@ def view(
     from agentguard.chaos import CAMPAIGNS_FOLDER
     from agentguard.cli.policy_option import load_policy
     from agentguard.evals.result_file import RESULTS_FOLDER
+    from agentguard.loopback import is_loopback
     from agentguard_server.listening_socket import build_url
     from agentguard_server.viewer.app import build_app
     from agentguard_server.viewer.server import ViewerServer
-    from agentguard_server.viewer.settings import ViewerSettings, is_loopback
+    from agentguard_server.viewer.settings import ViewerSettings
 
     view_sources = classify_sources(sources or [], url)
     if diagnose_stored and view_sources.runs:
@@ -141,16 +142,16 @@ def view(
         campaigns=view_sources.campaigns or (CAMPAIGNS_FOLDER,),
         batches=view_sources.batches,
         collector=_resolve_collector(otlp, otlp_header or []),
-        # A store grows, so its newest runs come first; of a set of files, the likeliest failures do.
+        # a store grows, so its newest runs come first; of files, the likeliest failures
         default_sort="probability" if view_sources.runs else "time",
     )
-    with _open_store(view_sources) as store, closing(_bind_socket(host, port)) as listening:
-        address = build_url(listening, host)
+    with _open_store(view_sources) as store, closing(_bind_socket(host, port)) as listening_socket:
+        address = build_url(listening_socket, host)
         prices = load_policy(policy).prices if view_sources.runs else {}
         loader = _build_loader(store, view_sources, settings, diagnose=diagnose, prices=prices)
-        app = build_app(store, settings, loading=loader.loading)
+        app = build_app(store, settings, loading=loader.progress)
 
-        def began() -> None:
+        def on_ready() -> None:
             _print_address(address, token, json=json)
             loader.start()
             app.state.search_index.start()
@@ -159,14 +160,18 @@ def view(
             if opens:
                 _open_browser(_add_token(address, token))
 
-        ViewerServer(app, on_ready=began, on_shutdown=app.state.hub.close).serve_on(listening)
+        ViewerServer(app, on_ready=on_ready, on_shutdown=app.state.hub.close).serve_on(listening_socket)
         loader.stop()
         app.state.search_index.stop()
         app.state.diagnosis_queue.stop()
 
 
 def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | None:
-    """Return the collector's export target, or None; headers may come from OpenTelemetry's variables."""
+    """Return the export target of the collector, or None.
+
+    The environment variables of OpenTelemetry can add headers. Raises ConfigError for headers without a
+    URL.
+    """
     if url is None:
         if headers:
             raise ConfigError("view: --otlp-header needs --otlp-endpoint")
@@ -180,7 +185,15 @@ def _resolve_collector(url: str | None, headers: list[str]) -> ExportTarget | No
 
 
 def classify_sources(sources: list[str], url: str | None) -> ViewSources:
-    """Classify the arguments by their content. Raises ConfigError for an unusable argument."""
+    """Classify the arguments by their content.
+
+    Args:
+        sources: paths and URLs.
+        url: store of the option ``--store``.
+
+    Raises:
+        ConfigError: an argument does not exist, or the arguments contradict each other.
+    """
     from agentguard.batch import is_verdict_folder
     from agentguard.chaos import is_campaign_folder
     from agentguard.chaos.causality import find_stitching_folders
@@ -190,14 +203,14 @@ def classify_sources(sources: list[str], url: str | None) -> ViewSources:
     evals: list[Path] = []
     campaigns: list[Path] = []
     batches: list[str] = []
-    for one in sources:
-        path = Path(one)
-        if one.startswith(_URL_PREFIXES) or _is_database(path):
-            stores.append(one)
-        elif is_verdict_folder(one):
-            batches.append(one)
+    for source in sources:
+        path = Path(source)
+        if source.startswith(_URL_PREFIXES) or _is_database(path):
+            stores.append(source)
+        elif is_verdict_folder(source):
+            batches.append(source)
         elif not path.exists():
-            raise ConfigError(f"view: there is no file, folder or store {one}")
+            raise ConfigError(f"view: {source} is not a file, a folder or a store")
         elif _is_evaluation(path):
             evals.append(path)
         elif is_campaign_folder(path) or path in find_stitching_folders([path]):
@@ -205,9 +218,11 @@ def classify_sources(sources: list[str], url: str | None) -> ViewSources:
         else:
             runs.append(path)
     if len(stores) > 1:
-        raise ConfigError(f"view: give one store, not {' and '.join(map(_mask_url, stores))}")
+        raise ConfigError(f"view: name one store, not {' and '.join(map(_mask_url, stores))}")
     if runs and stores and url is None:
-        raise ConfigError("view: a store and files: put --store before the store to keep the runs in it")
+        raise ConfigError(
+            "view: got a store and files; to write the runs of the files to the store, name it with --store"
+        )
     return ViewSources(
         store=stores[0] if stores else None,
         runs=tuple(runs),
@@ -289,7 +304,7 @@ def _build_loader(
 
 
 def _bind_socket(host: str, port: int | None) -> socket.socket:
-    """Return a socket on the given port; without one, on the default port, or a free one if it is taken."""
+    """Return a listening socket; without a port, on the default port, or on a free one if it is in use."""
     from agentguard_server.listening_socket import bind_socket
 
     if port is not None:

@@ -41,9 +41,15 @@ def bind_socket(host: str, port: int, *, name: str = "view", backlog: int = _BAC
     return listening_socket
 
 
-def build_url(listening: socket.socket, host: str, *, scheme: str = "http") -> str:
-    """Return the URL of a listening socket, for this machine or, off loopback, for other machines."""
-    port = listening.getsockname()[1]
+def build_url(listening_socket: socket.socket, host: str, *, scheme: str = "http") -> str:
+    """Return the URL at which clients reach a listening socket.
+
+    Args:
+        listening_socket: the socket.
+        host: the address to listen on, as configured; a wildcard becomes the name of this machine.
+        scheme: ``http`` or ``https``.
+    """
+    port = listening_socket.getsockname()[1]
     host_name = host.strip("[]")
     if host_name in ("0.0.0.0", "::"):  # noqa: S104  clients cannot connect to the wildcard address
         host_name = socket.gethostname()
@@ -52,7 +58,7 @@ def build_url(listening: socket.socket, host: str, *, scheme: str = "http") -> s
 
 def _describe_bind_error(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} is in use: give another with --port, or --port 0 for a free one"
+        return f"port {port} is in use: choose another with --port, or a free one with --port 0"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"port {port} needs more rights than this user has: give one above 1023 with --port"
+        return f"port {port} needs privileges that this user does not have: choose one above 1023 with --port"
     return f"{host} is not an address of this machine ({error.strerror})"

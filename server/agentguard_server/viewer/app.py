@@ -35,10 +35,13 @@ from agentguard.errors import (
 from agentguard.store.store import Store
 from agentguard_server.viewer import pages
 from agentguard_server.viewer.data.diagnosis_queue import DiagnosisQueue
+from agentguard_server.viewer.data.evaluation_files import EvaluationFiles
 from agentguard_server.viewer.data.file_loader import LoadProgress
+from agentguard_server.viewer.data.report_folders import BatchFolders, CampaignFolders
 from agentguard_server.viewer.data.search_index_updates import SearchIndexUpdates
 from agentguard_server.viewer.live_updates import EventHub
 from agentguard_server.viewer.renderer import ASSETS_FOLDER, Renderer, get_renderer
+from agentguard_server.viewer.run_page_cache import RunPageCache
 from agentguard_server.viewer.security_middleware import SecurityMiddleware
 from agentguard_server.viewer.settings import ViewerSettings
 
@@ -69,21 +72,29 @@ def build_app(
 ) -> Starlette:
     """Build the application from the ``routes()`` of every module in ``viewer.pages``.
 
-    It can be mounted in another application under ``settings.prefix``, with which its links then begin. The
-    server must call ``app.state.hub.close()`` when it stops; otherwise it waits for open event streams.
-    ``app.state.search_index.start()`` keeps the search index up to date. Before the store is closed,
-    ``app.state.search_index.stop()`` and ``app.state.diagnosis_queue.stop()`` end work in the background.
+    Another application can mount it under ``settings.prefix``; all links then begin with the prefix.
+    Duties of the server:
+
+    - ``app.state.search_index.start()`` at its start keeps the search index up to date.
+    - ``app.state.hub.close()`` at its shutdown ends the event streams of open pages.
+    - ``app.state.search_index.stop()`` and ``app.state.diagnosis_queue.stop()`` end the background threads
+      before the store is closed.
 
     Args:
         store: store of the runs; the caller closes it.
         settings: settings of the viewer.
-        loading: progress of the load of files into the store.
+        loading: progress of the loading of files into the store.
     """
     viewer_settings = settings or ViewerSettings()
     static = Route("/static/{name}", serve_asset, name="static")
     app = Viewer(viewer_settings, [static, *_collect_routes()])
     app.state.store, app.state.settings = store, viewer_settings
     app.state.loading = loading or LoadProgress()
+    app.state.facets = None
+    app.state.page_cache = RunPageCache(store, viewer_settings.tenant)
+    app.state.evaluation_files = EvaluationFiles(viewer_settings.evals)
+    app.state.campaign_folders = CampaignFolders(viewer_settings.campaigns)
+    app.state.batch_folders = BatchFolders(viewer_settings.batches)
     app.state.diagnosis_queue = DiagnosisQueue(store, tenant=viewer_settings.tenant)
     app.state.search_index = SearchIndexUpdates(
         store, tenant=viewer_settings.tenant, is_busy=lambda: app.state.loading.running
@@ -92,22 +103,24 @@ def build_app(
         store, tenant=viewer_settings.tenant, read_load_progress=app.state.loading.to_event_data
     )
     app.state.render = Renderer(prefix=viewer_settings.prefix)
-    names = app.state.render.environment.globals
-    names["asset"] = lambda name: viewer_settings.prefix + build_asset_url(name)
-    names["has_batches"] = bool(viewer_settings.batches)
-    names["collector"] = "" if viewer_settings.collector is None else viewer_settings.collector.host
+    template_globals = app.state.render.environment.globals
+    template_globals["asset"] = lambda name: viewer_settings.prefix + build_asset_url(name)
+    template_globals["has_batches"] = bool(viewer_settings.batches)
+    template_globals["collector"] = (
+        "" if viewer_settings.collector is None else viewer_settings.collector.host
+    )
     return app
 
 
 def _collect_routes() -> list[BaseRoute]:
-    """Return the routes of all pages in the order of the module names."""
+    """Return the routes of all modules in ``viewer.pages``, in the order of their names."""
     routes: list[BaseRoute] = []
     for info in sorted(pkgutil.iter_modules(pages.__path__), key=lambda one: one.name):
         routes += import_module(f"{pages.__name__}.{info.name}").routes()
     return routes
 
 
-_TYPES: Final = {
+_MEDIA_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
@@ -127,17 +140,21 @@ class Asset:
 
 @lru_cache(maxsize=1)
 def load_assets() -> Mapping[str, Asset]:
-    """Return all files by name. Only these names are served, so a request cannot reach another path."""
-    return {path.name: _read_asset(path) for path in sorted(ASSETS_FOLDER.iterdir()) if path.suffix in _TYPES}
+    """Return all static files by name. No other file is served, so a request cannot reach another path."""
+    return {
+        path.name: _read_asset(path)
+        for path in sorted(ASSETS_FOLDER.iterdir())
+        if path.suffix in _MEDIA_TYPES
+    }
 
 
 def build_asset_url(name: str) -> str:
-    """Return the URL path of an asset below the prefix; it changes with the content."""
+    """Return the URL path of a static file below the prefix; it changes with the content."""
     return f"/static/{name}?v={load_assets()[name].hash}"
 
 
 def serve_asset(request: Request) -> Response:
-    """Serve an asset: immutable if the URL has the current hash, otherwise with revalidation."""
+    """Serve a static file: immutable if the URL has the current hash, otherwise with revalidation."""
     asset = load_assets().get(request.path_params["name"])
     if asset is None:
         return Response("Not found.\n", 404, media_type="text/plain")
@@ -158,8 +175,12 @@ def serve_asset(request: Request) -> Response:
 
 def _read_asset(path: Path) -> Asset:
     body = path.read_bytes()
-    packed = gzip.compress(body, 9, mtime=0)
-    return Asset(_TYPES[path.suffix], body, packed, hashlib.sha256(body).hexdigest()[:16])
+    return Asset(
+        _MEDIA_TYPES[path.suffix],
+        body,
+        gzip.compress(body, 9, mtime=0),
+        hashlib.sha256(body).hexdigest()[:16],
+    )
 
 
 _LOG = logging.getLogger(__name__)
@@ -168,7 +189,7 @@ _ADVICE = {
     StoreUnavailable: "Nothing is lost: reload this page when the database is back.",
     StoreTimeout: "Nothing is lost: reload this page when the database is back.",
     StoreVersion: "Stop the viewer, do what the message says, and start it again.",
-    Overloaded: "Close some of the viewer's other pages and reload this one.",
+    Overloaded: "Close other pages of the viewer, and reload this one.",
 }
 
 
@@ -190,7 +211,7 @@ def render_error(request: Request, error: Exception) -> Response:
     is_temporary = isinstance(error, StoreUnavailable | StoreTimeout | StoreVersion | Overloaded)
     is_client_error = isinstance(error, StoreError | InputError | ConfigError) and not is_temporary
     advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
-    title = "This cannot be shown now" if is_temporary else "This cannot be shown"
+    title = "This page cannot be shown now" if is_temporary else "This page cannot be shown"
     response = _render_error_page(
         request, 503 if is_temporary else 400 if is_client_error else 500, title, str(error), advice
     )
@@ -207,7 +228,7 @@ def render_internal_error(request: Request, error: Exception) -> Response:
         500,
         "The viewer failed",
         f"{type(error).__name__}.",
-        "Its log has the details: please report them.",
+        "The log of the viewer has the details: please report them.",
     )
 
 
@@ -216,5 +237,5 @@ def _render_error_page(request: Request, status: int, title: str, text: str, adv
     if path.startswith("/api/"):
         return JSONResponse({"error": title, "detail": text, "remedy": advice}, status_code=status)
     return get_renderer(request).render_page(
-        "trouble.html", status=status, title=title, text=text, out=advice
+        "error.html", status=status, title=title, text=text, advice=advice
     )

@@ -1,4 +1,4 @@
-"""Downloads of a run: raw JSON, ATIF, agentguard's JSON, an HTML file, the text of a step."""
+"""Downloads of a run: raw JSON, ATIF, agentguard's JSON, an HTML file, and the text of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentguard.detect.serialization import to_json_data
 from agentguard.errors import AgentGuardError
 from agentguard.localize.serialization import encode_diagnosis
 from agentguard.trajectory.formats.base import WritableFormat, formats
-from agentguard.trajectory.model import Record, Step
+from agentguard.trajectory.model import Branch, Record, Step
 from agentguard.trajectory.safe_json import MAX_LOG_DEPTH, normalize_json
 from agentguard.trajectory.serialization import encode_meta, encode_step
 from agentguard_server.viewer.data.run_data import RunData
@@ -26,23 +26,30 @@ _UNSAFE_FILE_NAME = re.compile(r"[^\w.-]+", re.ASCII)
 
 
 def respond_raw_json(view: RunPageModel, query: Mapping[str, str]) -> Response:
-    """Return a run with all its data as JSON, or one of its steps (``step``, ``line``)."""
-    number = query.get("step", "")
-    if not number:
+    """Return a run with all its data as JSON, or the step that ``step`` and ``line`` select."""
+    if not query.get("step"):
         return _json_response(run_data_to_dict(view.data))
-    line = view.get_branch(query.get("line", CURRENT_BRANCH))
-    if line is None or not number.isdecimal() or len(number) > 9 or int(number) >= len(line.steps):
+    step = _find_step(view, query)
+    if step is None:
         return PlainTextResponse("There is no such step.", status_code=404)
-    return _json_response(encode_step(line.steps[int(number)]))
+    return _json_response(encode_step(step))
 
 
 def respond_full_text(view: RunPageModel, query: Mapping[str, str]) -> Response:
-    """Return one field of a step as plain text of any length."""
-    line, number = view.get_branch(query.get("line", CURRENT_BRANCH)), query.get("step", "")
-    if line is None or not number.isdecimal() or len(number) > 9 or int(number) >= len(line.steps):
+    """Return the field ``field`` of the step that ``step`` and ``line`` select, as plain text."""
+    step = _find_step(view, query)
+    if step is None:
         return PlainTextResponse("There is no such step.", status_code=404)
-    text = line.steps[int(number)].text(query.get("field", "content"))
+    text = step.text(query.get("field", "content"))
     return Response(text.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8")
+
+
+def _find_step(view: RunPageModel, query: Mapping[str, str]) -> Step | None:
+    """Return the step that the parameters ``line`` (id of a branch) and ``step`` select, or None."""
+    branch, number = view.get_branch(query.get("line", CURRENT_BRANCH)), query.get("step", "")
+    if branch is None or not number.isdecimal() or len(number) > 9 or int(number) >= len(branch.steps):
+        return None
+    return branch.steps[int(number)]
 
 
 def respond_download(view: RunPageModel, kind: str, renderer: Renderer) -> Response:
@@ -65,7 +72,7 @@ def respond_download(view: RunPageModel, kind: str, renderer: Renderer) -> Respo
 
 
 def run_data_to_dict(data: RunData) -> dict[str, Any]:
-    """Return the data of a run as JSON data."""
+    """Return a run with its diagnoses, findings, recoveries, effects and labels as JSON data."""
     run = data.run
     return {
         "run": encode_meta(run),
@@ -80,14 +87,13 @@ def run_data_to_dict(data: RunData) -> dict[str, Any]:
     }
 
 
-def _branch_to_dict(branch: Any) -> dict[str, Any]:
-    steps: tuple[Step, ...] = branch.steps
+def _branch_to_dict(branch: Branch) -> dict[str, Any]:
     return {
         "id": branch.id,
         "fork_step": branch.fork_step,
         "parent": branch.parent,
         "reason": branch.reason,
-        "steps": [encode_step(step) for step in steps],
+        "steps": [encode_step(step) for step in branch.steps],
     }
 
 
@@ -99,7 +105,7 @@ def _dump_json(data: Any) -> bytes:
     option = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(data, default=str, option=option)
-    except TypeError:  # lone surrogate or large integer: write it as the event log does
+    except TypeError:  # lone surrogates or large integers, which the event log writes, too
         return orjson.dumps(normalize_json(data, depth=MAX_LOG_DEPTH), option=option)
 
 

@@ -18,28 +18,27 @@ _NO_FOLD = 2**62
 
 
 def render_html(data: RunData, renderer: Renderer | None = None) -> str:
-    """Return the HTML of a run with its branches and highlights. Long texts are folded, not cut."""
-    html_renderer = renderer or Renderer()
+    """Return a run as one HTML file with all branches. Long texts are folded and not cut."""
     view = RunPageModel.from_run_data(data, fold=FoldOptions(max_chars=_NO_FOLD))
     links = FileLinks(branches=view.branches)
-    return html_renderer.render_text(
+    return (renderer or Renderer()).render_text(
         "run_export.html",
         view=view,
         run=data.run,
         links=links,
-        s=view.strip(view.branches.current, None),
+        timeline=view.build_timeline(view.branches.current, None),
         styles="\n".join((ASSETS_FOLDER / name).read_text(encoding="utf-8") for name in _STYLES),
-        line=view.branches.current,
+        current_branch=view.branches.current,
         forks=view.group_forks(view.branches.current),
         turns=view.build_turns(view.branches.current, 0, len(view.branches.current.steps)),
-        left=[
+        abandoned=[
             (
-                line,
+                branch,
                 view.build_turns(
-                    line, line.fork_step, len(line.steps), prefix=links.build_id_prefix(line.id)
+                    branch, branch.fork_step, len(branch.steps), prefix=links.build_id_prefix(branch.id)
                 ),
             )
-            for line in view.branches.abandoned
+            for branch in view.branches.abandoned
         ],
         threshold=ACTION_THRESHOLD,
     )
@@ -49,27 +48,29 @@ class HtmlExporter:
     """Exporter ``html`` of ``agentguard convert``."""
 
     def of_record(self, record: Record) -> bytes:
-        """Export a run of a file, diagnosed now."""
+        """Diagnose a run of a file, and return its HTML in UTF-8."""
         from agentguard.guard import diagnose
 
         return _bytes(RunData.from_run(record.trajectory, diagnose(record.trajectory)))
 
     def of_stored(self, store: Store, run_id: str, *, tenant: str = "") -> bytes | None:
-        """Export a run of a store with all its data; diagnose it if it has no diagnosis."""
-        bundle = RunData.load(store, run_id, tenant)
-        if bundle is not None and not bundle.diagnoses:
+        """Return the HTML of a stored run in UTF-8, or None if there is no such run.
+
+        A run without a diagnosis is diagnosed; the store does not change.
+        """
+        data = RunData.load(store, run_id, tenant)
+        if data is not None and not data.diagnoses:
             from agentguard.guard import diagnose
 
-            stored_diagnosis = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnose(bundle.run))
-            bundle = replace(
-                bundle, diagnoses=(stored_diagnosis,), findings=stored_diagnosis.diagnosis.findings
-            )
-        return None if bundle is None else _bytes(bundle)
+            diagnosis = diagnose(data.run)
+            stored_diagnosis = StoredDiagnosis(id="", created_at=0.0, diagnosis=diagnosis)
+            data = replace(data, diagnoses=(stored_diagnosis,), findings=diagnosis.findings)
+        return None if data is None else _bytes(data)
 
 
-def _bytes(bundle: RunData) -> bytes:
-    return render_html(bundle).encode()
+def _bytes(data: RunData) -> bytes:
+    return render_html(data).encode()
 
 
 HTML = HtmlExporter()
-"""Exporter that the entry point refers to."""
+"""Object of the entry point ``html``."""

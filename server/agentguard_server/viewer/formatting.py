@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agentguard.errors import AgentGuardError
 from agentguard.taxonomy.catalog import TaxonomyCatalog
@@ -39,12 +41,17 @@ def format_duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def format_day(at: float) -> str:
-    """Return the UTC date of a timestamp; empty if it is out of range."""
+def format_time(seconds: float | None, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Format a timestamp (epoch seconds) in UTC; empty for None and if it is out of range."""
     try:
-        return time.strftime("%Y-%m-%d", time.gmtime(at))
-    except (OverflowError, ValueError, OSError):
+        return time.strftime(form, time.gmtime(seconds)) if seconds is not None else ""
+    except (ValueError, OverflowError, OSError):
         return ""
+
+
+def format_day(seconds: float) -> str:
+    """Format the date of a timestamp (epoch seconds) in UTC; empty if it is out of range."""
+    return format_time(seconds, "%Y-%m-%d")
 
 
 def format_dollars(amount: float | None) -> str:
@@ -78,7 +85,13 @@ _FIELD_NAMES = {"content": "text", "tool_calls": "call", "observations": "result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeTitle:
-    """Code with its title and definition."""
+    """Code with its title and definition.
+
+    Attributes:
+        code: the qualified code, such as ``mast:step_repetition``.
+        title: its title, followed by the taxonomy in brackets if another taxonomy has the same title.
+        definition: its definition.
+    """
 
     code: str
     title: str
@@ -86,12 +99,22 @@ class CodeTitle:
 
 
 def find_code_title(code: str) -> CodeTitle:
-    """Return the title and definition of a qualified code."""
+    """Return the title and definition of a qualified code; an unknown code is its own title."""
     try:
         taxonomy_code = TaxonomyCatalog.load().get_code(code)
     except AgentGuardError:
         return CodeTitle(code=code, title=code)
-    return CodeTitle(code=code, title=taxonomy_code.title, definition=taxonomy_code.definition)
+    title = taxonomy_code.title
+    if title in _find_ambiguous_titles():
+        title = f"{title} ({code.partition(':')[0]})"
+    return CodeTitle(code=code, title=title, definition=taxonomy_code.definition)
+
+
+@lru_cache(maxsize=1)
+def _find_ambiguous_titles() -> frozenset[str]:
+    """Return the titles that codes of several taxonomies share."""
+    counts = Counter(code.title for taxonomy in TaxonomyCatalog.load() for code in taxonomy.codes)
+    return frozenset(title for title, count in counts.items() if count > 1)
 
 
 def list_code_choices() -> tuple[tuple[str, tuple[CodeTitle, ...]], ...]:

@@ -1,8 +1,7 @@
 """Change notifications for open pages: server-sent events (WHATWG HTML, "Server-sent events").
 
-One task polls the store for all listeners, and only while there is one. A slow page may miss events without
-loss:
-each event names everything that changed since the last event sent to that page.
+One task polls the store for all listeners, and only while there is a listener. A slow page loses no change:
+each event names all runs that changed since the last event that the page received.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ EventData = Mapping[str, Any]
 
 @dataclass(slots=True, eq=False)
 class EventListener:
-    """Event stream of one page, with at most one pending event of each kind."""
+    """Open event stream of one page, with at most one pending event of each kind."""
 
     pending_events: dict[str, dict[str, Any]] = field(default_factory=dict)
     wakeup: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,7 +55,7 @@ class EventHub:
         poll_interval_s: seconds between two polls of the store.
         heartbeat_interval_s: seconds of silence after which a comment is sent, so that proxies keep the
             connection.
-        read_load_progress: returns the progress of loading files; None if no files are loaded.
+        read_load_progress: returns the progress of the file loader; None if there are no files to read.
     """
 
     def __init__(
@@ -80,8 +79,8 @@ class EventHub:
     def close(self) -> None:
         """End all streams, so that a stopping server does not wait for them; call it in the loop's thread."""
         self._closed = True
-        for one in self._listeners:
-            one.wakeup.set()
+        for listener in self._listeners:
+            listener.wakeup.set()
 
     async def listen(self, since: float | None = None) -> AsyncIterator[bytes]:
         """Return the stream of one page, beginning with the changes after ``since`` (epoch seconds).
@@ -90,7 +89,7 @@ class EventHub:
             Overloaded: too many pages listen.
         """
         if len(self._listeners) >= MAX_LISTENERS:
-            raise Overloaded(f"{MAX_LISTENERS} pages are open: close some")
+            raise Overloaded(f"{MAX_LISTENERS} pages are open: close some of them")
         listener = EventListener()
         self._listeners.add(listener)
         if self._task is None or self._task.done():
@@ -102,8 +101,7 @@ class EventHub:
         try:
             yield b"retry: 3000\n\n"
             if since is not None:
-                # Read after the first poll: otherwise a row committed between the two would be missed by
-                # both.
+                # after the first poll, or both would miss a row that is committed between them
                 await self._first_poll.wait()
                 if missed := await self._read_changes(since):
                     listener.push("runs", _build_runs_event(missed))
@@ -122,13 +120,13 @@ class EventHub:
 
     async def _poll_store(self) -> None:
         """Poll the store until there are no more listeners."""
-        pulse = self._store.open_change_detector()
+        detector = self._store.open_change_detector()
         sent_progress: EventData | None = None
         try:
             while self._listeners and not self._closed:
                 pause = self._poll_interval_s
                 try:
-                    if changes := await asyncio.to_thread(self._find_changes, pulse):
+                    if changes := await asyncio.to_thread(self._find_changes, detector):
                         self._broadcast("runs", changes)
                 except AgentGuardError as error:
                     _LOG.info("the store cannot be read, pages wait: %s", error)
@@ -141,13 +139,13 @@ class EventHub:
                 await asyncio.sleep(pause)
         finally:
             self._first_poll.set()
-            await asyncio.to_thread(pulse.close)
+            await asyncio.to_thread(detector.close)
         if self._listeners and not self._closed:  # a listener was added after the last poll
             self._task = asyncio.create_task(self._poll_store())
 
-    def _find_changes(self, pulse: ChangeDetector) -> EventData | None:
+    def _find_changes(self, detector: ChangeDetector) -> EventData | None:
         """Return the changes since the last poll; the overlap covers rows that became visible late."""
-        if not pulse.has_changed():
+        if not detector.has_changed():
             return None
         changes = self._store.list_changes(self._since - _OVERLAP_S, tenant=self._tenant)
         if self._known_versions is None:  # earlier changes are read in _stream
@@ -172,8 +170,8 @@ class EventHub:
             return ()
 
     def _broadcast(self, event: str, data: EventData) -> None:
-        for one in self._listeners:
-            one.push(event, data)
+        for listener in self._listeners:
+            listener.push(event, data)
 
 
 def encode_event(event: str, data: EventData) -> bytes:
@@ -184,12 +182,12 @@ def encode_event(event: str, data: EventData) -> bytes:
     return ("\n".join(lines) + "\n\n").encode()
 
 
-def _build_runs_event(found: Sequence[SummaryChange]) -> dict[str, Any]:
+def _build_runs_event(changes: Sequence[SummaryChange]) -> dict[str, Any]:
     return {
-        "ids": [one.run_id for one in found[:MAX_IDS]],
-        "created": [one.created_at for one in found[:MAX_IDS]],
-        "more": len(found) > MAX_IDS,
-        "version": max(one.updated_at for one in found),
+        "ids": [one.run_id for one in changes[:MAX_IDS]],
+        "created": [one.created_at for one in changes[:MAX_IDS]],
+        "more": len(changes) > MAX_IDS,
+        "version": max(one.updated_at for one in changes),
     }
 
 

@@ -46,17 +46,17 @@ class ViewerServer(uvicorn.Server):
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown; the callback closes event streams, which would delay it."""
+        """Begin the shutdown; the callback closes the event streams, for which uvicorn would wait."""
         self._on_shutdown()
         super().handle_exit(sig, frame)
 
-    def serve_on(self, listening: socket.socket) -> None:
-        """Serve until a signal arrives."""
-        # uvicorn raises the signal again after the shutdown; the command must then exit without an error.
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    def serve_on(self, listening_socket: socket.socket) -> None:
+        """Serve until SIGINT or SIGTERM."""
+        # uvicorn raises the signal again after the shutdown; the command has to exit with status 0 then
+        previous_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
-            self.run(sockets=[listening])
+            self.run(sockets=[listening_socket])
         except KeyboardInterrupt:
             pass
         finally:
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, previous_handler)

@@ -20,17 +20,16 @@ class ViewerSettings:
     """Settings of the viewer.
 
     Attributes:
-        host: address to listen on.
-        port: port to listen on; 0 lets the system choose.
-        token: token that a browser must present; None disables authentication and is allowed only on
-            loopback.
+        host: address on which the server listens.
+        token: token that a client must present; None disables authentication and is valid only on loopback.
         tenant: tenant that owns the runs.
         allows_feedback: whether feedback can be stored; False if the store is temporary.
         evals: files and folders with saved evaluations.
         campaigns: output folders of chaos campaigns, and folders that contain them.
         batches: paths and URLs of output folders of batch diagnoses.
-        collector: OTLP collector to which the page of a run can send it; a browser cannot choose another one.
-        default_sort: sort column of the list of runs without a choice of the user.
+        collector: OTLP collector to which the page of a run can send the run; requests cannot choose another
+            one.
+        default_sort: sort column of the list of runs, if the query has none.
         prefix: path under which the viewer is mounted, without a trailing slash.
 
     Raises:
@@ -38,7 +37,6 @@ class ViewerSettings:
     """
 
     host: str = "127.0.0.1"
-    port: int = 0
     token: str | None = None
     tenant: str = ""
     allows_feedback: bool = True
@@ -51,7 +49,6 @@ class ViewerSettings:
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
-            raise ConfigError(f"view: off loopback ({self.host}) a token is needed; give one with --token")
-
-
-__all__ = ["ViewerSettings", "is_loopback"]
+            raise ConfigError(
+                f"view: {self.host} is not a loopback address, so a token is needed; give one with --token"
+            )

@@ -73,14 +73,14 @@ def until(url: str, text: str, within_s: float = 60.0, **headers: str) -> str:
 def test_invalid_arguments_are_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENTGUARD_STORE", raising=False)
-    assert "there is no file, folder or store nothing.json" in refused("nothing.json")
+    assert "nothing.json is not a file, a folder or a store" in refused("nothing.json")
     assert "there is no store" in refused()
     assert "name files to show" in refused("--store", tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()
     for name in ("a.db", "b.db"):
         Store.open(tmp_path / name).close()
-    assert "give one store" in refused(tmp_path / "a.db", tmp_path / "b.db")
-    assert "put --store before the store" in refused(tmp_path / "a.db", SAMPLE)
+    assert "name one store" in refused(tmp_path / "a.db", tmp_path / "b.db")
+    assert "name it with --store" in refused(tmp_path / "a.db", SAMPLE)
     assert "is not an address of this machine" in refused(
         SAMPLE, "--host", "203.0.113.9", "--token", "x" * 20
     )

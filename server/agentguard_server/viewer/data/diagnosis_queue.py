@@ -45,9 +45,9 @@ class QueueProgress:
 
 
 class DiagnosisQueue:
-    """Bounded queue with one thread, which starts with the first run.
+    """Bounded queue of runs, and the thread that diagnoses them; it starts with the first run.
 
-    The guard has the default policy with the embedded judge, so that no diagnosis costs money.
+    The guard has the default policy with the embedded judge: a diagnosis costs nothing.
 
     Args:
         store: store of the runs and of the diagnoses.
@@ -138,7 +138,7 @@ class DiagnosisQueue:
                 self._condition.notify_all()
 
     def _take(self) -> str | None:
-        """Return the next run; wait for one. Return None after `stop`."""
+        """Wait for the next run and return it; return None after `stop`."""
         with self._condition:
             self._condition.wait_for(lambda: self._ids or self._is_stopped)
             return None if self._is_stopped else self._ids.popleft()
@@ -154,7 +154,7 @@ class DiagnosisQueue:
             return f"{run_id}: {type(error).__name__}"
 
     def _get_guard(self) -> Guard:
-        """Return the guard; the first run builds it, since its model takes a second."""
+        """Return the guard; it is built with the first run, because loading its model takes a second."""
         with self._guard_lock:
             if self._guard is None:
                 self._guard = Guard(schemata=SchemaFeedback(LazySchemaStore(self._store)))

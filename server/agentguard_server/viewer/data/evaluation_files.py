@@ -1,4 +1,4 @@
-"""Saved evaluations that the viewer can open, with a cache of their files."""
+"""Saved evaluations in files and folders, with a cache of their contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EvaluationFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSelection:
-    """Method of an evaluation; ``ref`` identifies it in a URL."""
+    """Evaluated method of a result file; ``ref`` identifies it in a URL."""
 
     result_file: ResultFile
     result: Evaluation
@@ -58,7 +58,7 @@ class EvaluationFiles:
         return tuple(sorted(files, key=lambda one: -(one.result_file.made_at if one.result_file else 0.0)))
 
     def find_file(self, id: str) -> ResultFile | None:
-        """Return the evaluation of an id, or None."""
+        """Return the evaluation with an id, or None."""
         return next(
             (
                 one.result_file
@@ -69,13 +69,13 @@ class EvaluationFiles:
         )
 
     def select_method(self, ref: str) -> MethodSelection | None:
-        """Return the method of a ``ref``, or None; a ``ref`` without a method selects the first one."""
+        """Return the method with a ``ref``, or None; a ``ref`` without a method selects the first method."""
         id, _, method = ref.partition(":")
-        sheet = self.find_file(id)
-        if sheet is None:
+        result_file = self.find_file(id)
+        if result_file is None:
             return None
-        result = sheet.find_method(method) if method else sheet.results[0]
-        return None if result is None else MethodSelection(result_file=sheet, result=result)
+        result = result_file.find_method(method) if method else result_file.results[0]
+        return None if result is None else MethodSelection(result_file=result_file, result=result)
 
     def _read(self, path: Path) -> EvaluationFile:
         """Read a file, or return the cached content if its size and modification time are unchanged."""

@@ -52,7 +52,7 @@ class FailureCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnclusteredFailures:
-    """Failed runs of one code that no schema describes."""
+    """Failed runs of one code that no schema describes: ``total`` runs, of which ``latest`` are shown."""
 
     code: CodeTitle
     total: int
@@ -74,7 +74,7 @@ class FailureClusters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendBar:
-    """Bar of a plot in the plot's coordinates; ``tip`` is its tooltip."""
+    """Bar of a plot, in units of `PLOT_WIDTH` and `PLOT_HEIGHT`; ``tip`` is its tooltip."""
 
     x: float
     y: float
@@ -88,7 +88,7 @@ class TrendPlot:
     """Frequency of one code or agent over time.
 
     Attributes:
-        name, title: code or agent.
+        name, title: the code or the agent, and its title.
         total: number of failed runs.
         change: failed runs of the last week or day minus those of the one before; None if there is only one.
         is_new: whether all failed runs are of the last week or day.
@@ -107,7 +107,11 @@ class TrendPlot:
 class FailureTrends:
     """Plots of codes and agents on one scale, and the same numbers as a table.
 
-    A row has the bucket, the diagnosed runs, the failed runs, and one number for each code and agent.
+    Attributes:
+        codes, agents: the plots.
+        rows: date, diagnosed runs, failed runs, and one number per code and agent.
+        first, last: first and last date; empty without failed runs.
+        max_count: highest number of a bar.
     """
 
     codes: tuple[TrendPlot, ...]
@@ -149,10 +153,15 @@ class FailureTable:
 
 
 def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
-    """Group all failed runs. Raises StoreUnavailable if the database cannot be read now."""
-    schemata, unread = _load_schemata(store, tenant)
-    guided = list_runs_by_schema(store, tenant=tenant)
-    members = {one.id: dict.fromkeys((*one.provenance.runs, *guided.get(one.id, ()))) for one in schemata}
+    """Group all failed runs by schema, and the others by code.
+
+    Raises StoreUnavailable if the database cannot be read now.
+    """
+    schemata, unreadable_count = _load_schemata(store, tenant)
+    guided_runs = list_runs_by_schema(store, tenant=tenant)
+    members = {
+        one.id: dict.fromkeys((*one.provenance.runs, *guided_runs.get(one.id, ()))) for one in schemata
+    }
     failed_runs = find_failed_runs(store, (run for runs in members.values() for run in runs), tenant=tenant)
     clusters = [
         _build_cluster(one, [failed_runs[run] for run in members[one.id] if run in failed_runs])
@@ -164,48 +173,48 @@ def cluster_failures(store: Store, *, tenant: str = "") -> FailureClusters:
         clusters=tuple(clusters[:_MAX_CLUSTERS]),
         unclustered=unclustered,
         more=max(0, len(clusters) - _MAX_CLUSTERS),
-        unreadable=unread,
+        unreadable=unreadable_count,
     )
 
 
 def _load_schemata(store: Store, tenant: str) -> tuple[list[ErrorSchema], int]:
     """Return the active schemata and the number of unreadable ones."""
-    schemata, unread_count = [], 0
+    schemata, unreadable_count = [], 0
     for row in store.list_schemata(status="active", tenant=tenant):
         try:
             schemata.append(decode_schema(JsonNode.from_value(dict(row.data))))
         except FormatError:
-            unread_count += 1
-    return schemata, unread_count
+            unreadable_count += 1
+    return schemata, unreadable_count
 
 
 def _build_cluster(schema: ErrorSchema, runs: list[FailedRun]) -> FailureCluster:
     codes = tuple(map(find_code_title, schema.codes))
-    shows = schema.signature[0] if schema.signature else ""
+    signature = schema.signature[0] if schema.signature else ""
     return FailureCluster(
         schema=schema,
-        title=codes[0].title if codes else shorten(shows) or schema.id,
+        title=codes[0].title if codes else shorten(signature) or schema.id,
         codes=codes,
         runs=tuple(sorted(runs, key=lambda run: -run.began_at)),
     )
 
 
 def _group_unclustered(
-    groups: Iterable[FailureCodeGroup], covered: Mapping[str, FailedRun]
+    groups: Iterable[FailureCodeGroup], clustered: Mapping[str, FailedRun]
 ) -> tuple[UnclusteredFailures, ...]:
-    covered_counts = Counter(run.code for run in covered.values())
+    clustered_counts = Counter(run.code for run in clustered.values())
     failures = (
         UnclusteredFailures(
-            code=replace(find_code_title(group.code), title=_resolve_code(group.code)),
-            total=group.total - covered_counts[group.code],
-            latest=tuple(run for run in group.latest if run.run_id not in covered),
+            code=replace(find_code_title(group.code), title=_describe_code(group.code)),
+            total=group.total - clustered_counts[group.code],
+            latest=tuple(run for run in group.latest if run.run_id not in clustered),
         )
         for group in groups
     )
     return tuple(sorted((one for one in failures if one.total > 0), key=lambda one: -one.total))
 
 
-def _resolve_code(code: str) -> str:
+def _describe_code(code: str) -> str:
     return find_code_title(code).title if code else "no evidence"
 
 
@@ -215,25 +224,34 @@ def shorten(text: str) -> str:
     return line if len(line) <= _MAX_TEXT_CHARS else f"{line[: _MAX_TEXT_CHARS - 1]}…"
 
 
-def build_trends(held: FailureFrequencies) -> FailureTrends:
-    """Build the plots and the table of the frequencies."""
-    series = (*held.codes, *held.agents)
-    top = max((n for plotted in series for n in plotted.counts.values()), default=0)
+def build_trends(frequencies: FailureFrequencies) -> FailureTrends:
+    """Build the plots, and the table with the same numbers."""
+    all_series = (*frequencies.codes, *frequencies.agents)
+    max_count = max((n for series in all_series for n in series.counts.values()), default=0)
     return FailureTrends(
-        codes=tuple(_build_plot(plotted, held, top, _resolve_code(plotted.name)) for plotted in held.codes),
-        agents=tuple(_build_plot(plotted, held, top, plotted.name or "no agent") for plotted in held.agents),
-        rows=tuple(_build_row(held, start) for start in held.starts),
-        first=format_day(held.starts[0]) if held.starts else "",
-        last=format_day(held.starts[-1] + held.width_s - DAY_S) if held.starts else "",
-        max_count=top,
+        codes=tuple(
+            _build_plot(series, frequencies, max_count, _describe_code(series.name))
+            for series in frequencies.codes
+        ),
+        agents=tuple(
+            _build_plot(series, frequencies, max_count, series.name or "no agent")
+            for series in frequencies.agents
+        ),
+        rows=tuple(_build_row(frequencies, start) for start in frequencies.starts),
+        first=format_day(frequencies.starts[0]) if frequencies.starts else "",
+        last=format_day(frequencies.starts[-1] + frequencies.width_s - DAY_S) if frequencies.starts else "",
+        max_count=max_count,
     )
 
 
-def build_table(store: Store, held: FailureFrequencies, *, tenant: str = "") -> FailureTable:
-    """Build the table of agents and kinds of failure. Raises StoreUnavailable if there is no database."""
-    agents, codes = held.agents[:_MAX_TABLE_SIZE], [one.name for one in held.codes[:_MAX_TABLE_SIZE]]
+def build_table(store: Store, frequencies: FailureFrequencies, *, tenant: str = "") -> FailureTable:
+    """Build the table of agents and kinds of failure. Raises StoreUnavailable if it cannot be read."""
+    agents, codes = (
+        frequencies.agents[:_MAX_TABLE_SIZE],
+        [one.name for one in frequencies.codes[:_MAX_TABLE_SIZE]],
+    )
     counts = count_failures_by_agent_and_code(
-        store, [one.name for one in agents], codes, since=min(held.starts, default=0), tenant=tenant
+        store, [one.name for one in agents], codes, since=min(frequencies.starts, default=0), tenant=tenant
     )
     rows = []
     for one in agents:
@@ -241,14 +259,14 @@ def build_table(store: Store, held: FailureFrequencies, *, tenant: str = "") -> 
         rows.append(
             FailureTableRow(agent=one.name, counts=cells, others=one.total - sum(cells), total=one.total)
         )
-    titles = tuple(replace(find_code_title(code), title=_resolve_code(code)) for code in codes)
+    titles = tuple(replace(find_code_title(code), title=_describe_code(code)) for code in codes)
     return FailureTable(codes=titles, rows=tuple(rows))
 
 
-def _build_plot(one: FailureSeries, held: FailureFrequencies, top: int, title: str) -> TrendPlot:
-    slots = max(_MIN_SLOTS, len(held.starts))
-    slot, empty = PLOT_WIDTH / slots, slots - len(held.starts)
-    latest = [one.counts.get(start, 0) for start in held.starts[-2:]]
+def _build_plot(one: FailureSeries, frequencies: FailureFrequencies, max_count: int, title: str) -> TrendPlot:
+    slots = max(_MIN_SLOTS, len(frequencies.starts))
+    slot, empty = PLOT_WIDTH / slots, slots - len(frequencies.starts)
+    latest = [one.counts.get(start, 0) for start in frequencies.starts[-2:]]
     has_previous = len(latest) == 2
     return TrendPlot(
         name=one.name,
@@ -259,17 +277,17 @@ def _build_plot(one: FailureSeries, held: FailureFrequencies, top: int, title: s
         bars=tuple(
             TrendBar(
                 x=round(slot * (empty + place) + 0.1 * slot, 2),
-                y=round(PLOT_HEIGHT * (1 - n / top), 2),
+                y=round(PLOT_HEIGHT * (1 - n / max_count), 2),
                 width=round(0.8 * slot, 2),
-                height=round(PLOT_HEIGHT * n / top, 2),
-                tip=f"{format_day(start)}: {n} of {held.runs.counts.get(start, 0)} runs",
+                height=round(PLOT_HEIGHT * n / max_count, 2),
+                tip=f"{format_day(start)}: {n} of {frequencies.runs.counts.get(start, 0)} runs",
             )
-            for place, start in enumerate(held.starts)
+            for place, start in enumerate(frequencies.starts)
             if (n := one.counts.get(start, 0))
         ),
     )
 
 
-def _build_row(held: FailureFrequencies, start: int) -> tuple[str, ...]:
-    every = (held.runs, held.failed, *held.codes, *held.agents)
-    return (format_day(start), *(str(one.counts.get(start, 0)) for one in every))
+def _build_row(frequencies: FailureFrequencies, start: int) -> tuple[str, ...]:
+    all_series = (frequencies.runs, frequencies.failed, *frequencies.codes, *frequencies.agents)
+    return (format_day(start), *(str(one.counts.get(start, 0)) for one in all_series))

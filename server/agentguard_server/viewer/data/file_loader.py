@@ -24,7 +24,8 @@ from agentguard.trajectory.model import Record, Trajectory
 _LOG = logging.getLogger(__name__)
 
 MAX_SHOWN_ERRORS: Final = 100
-_MAX_PENDING_ROWS: Final = 5_000  # the store discards rows beyond its own limit
+_MAX_PENDING_ROWS: Final = 5_000
+"""Number of unwritten rows at which the loader waits; the store discards rows beyond its own limit."""
 _FLUSH_TIMEOUT_S: Final = 60.0
 _MAX_ID_CHARS: Final = 256
 
@@ -36,10 +37,10 @@ class LoadProgress:
     """Progress of a loader. One thread writes it; any thread may read it.
 
     Attributes:
-        total: number of given files and folders; 0 without any.
-        done: number of completed ones.
+        total: number of the files and folders to read.
+        done: number of files and folders that were read.
         runs: number of runs found.
-        broken: number of unreadable records.
+        broken: number of records that could not be read.
         running: whether the loader still runs.
         errors: messages for unreadable records, at most `MAX_SHOWN_ERRORS`.
     """
@@ -52,7 +53,7 @@ class LoadProgress:
     errors: list[str] = field(default_factory=list)
 
     def to_event_data(self) -> dict[str, Any] | None:
-        """Return the progress as event data; None if no files were given."""
+        """Return the progress as event data; None if there are no files to read."""
         if not self.total:
             return None
         return {
@@ -64,7 +65,7 @@ class LoadProgress:
         }
 
     def add_error(self, text: str) -> None:
-        """Record an unreadable record."""
+        """Count a record that could not be read, and keep its message."""
         self.broken += 1
         if len(self.errors) < MAX_SHOWN_ERRORS:
             self.errors.append(text)
@@ -78,8 +79,11 @@ class FileLoader:
         paths: files and folders of any known format.
         diagnose: function that diagnoses a run; None stores runs without a diagnosis.
         tenant: tenant that owns the runs.
-        prices: prices of models, for steps that record tokens and no cost.
+        prices: price table, for steps with tokens and without a cost.
         on_error: called with a message for each unreadable record.
+
+    Attributes:
+        progress: progress of the loading.
     """
 
     def __init__(
@@ -95,10 +99,10 @@ class FileLoader:
         self._store, self._paths, self._diagnose = store, tuple(paths), diagnose
         self._tenant, self._prices, self._on_error = tenant, prices or {}, on_error
         self._ids: set[str] = set()
-        self._versions = RunIdAssigner(store, tenant=tenant)
+        self._id_assigner = RunIdAssigner(store, tenant=tenant)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.loading = LoadProgress(total=len(self._paths), running=bool(self._paths))
+        self.progress = LoadProgress(total=len(self._paths), running=bool(self._paths))
 
     def start(self) -> None:
         """Start the thread."""
@@ -114,21 +118,21 @@ class FileLoader:
 
     def run(self) -> None:
         """Read all files in the calling thread."""
-        state = self.loading
+        progress = self.progress
         try:
             for path in self._paths:
                 for record in self._read_records(path):
                     if self._stop.is_set():
                         return
                     self._store_record(record)
-                state.done += 1
+                progress.done += 1
         except AgentGuardError as error:
             self._report_error(str(error))
         except Exception as error:  # the viewer continues with the runs read so far
             _LOG.exception("reading stopped")
             self._report_error(f"reading stopped: {type(error).__name__}")
         finally:
-            state.running = False
+            progress.running = False
 
     def _read_records(self, path: Path) -> Iterator[Record]:
         try:
@@ -138,16 +142,16 @@ class FileLoader:
                 else:
                     yield record
         except InputError as error:
-            # An unusable path must not prevent the loading of the others.
+            # an unusable path must not prevent the loading of the others
             self._report_error(str(error.with_location(file=str(path))))
 
     def _store_record(self, record: Record) -> None:
         run = replace(record.trajectory, id=self._make_unique_id(record.trajectory.id))
-        run = self._versions.assign_id(price_run(run, self._prices), record.file)
+        run = self._id_assigner.assign_id(price_run(run, self._prices), record.file)
         self._store.write_run(replace(record, trajectory=run), tenant=self._tenant)
         if self._diagnose is not None:
             self._store.write(*build_diagnosis_rows(self._diagnose(run), tenant=self._tenant))
-        self.loading.runs += 1
+        self.progress.runs += 1
         if self._store.get_health().pending > _MAX_PENDING_ROWS:
             self._store.flush(_FLUSH_TIMEOUT_S)
 
@@ -165,5 +169,5 @@ class FileLoader:
         return unique_id
 
     def _report_error(self, text: str) -> None:
-        self.loading.add_error(text)
+        self.progress.add_error(text)
         self._on_error(text)

@@ -1,6 +1,6 @@
-"""Loading of a run with all its data from the store; invalid data is reported as problems.
+"""Run with all its data from the store; data that cannot be decoded is reported as a problem.
 
-The page of a run must load in spite of damaged data, since users then need it most.
+Damaged data does not prevent the page of a run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import orjson
 
 from agentguard.detect.base import Finding
 from agentguard.detect.serialization import decode_finding
-from agentguard.errors import AgentGuardError, FormatError
+from agentguard.errors import AgentGuardError, FormatError, StoreUnavailable
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import decode_diagnosis
 from agentguard.store.db.rows import BranchRow, EffectRow, JudgementRow, Row, RunRow, StepRow
@@ -29,12 +29,12 @@ R = TypeVar("R", bound=Row)
 V = TypeVar("V")
 
 DAMAGED_ROW_KEY = "damaged_row"
-"""Key in ``Step.extra`` of the error of an unreadable step; the step's content is then the raw row."""
+"""Key in ``Step.extra`` of the error of a step that cannot be decoded; its content is the raw row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDiagnosis:
-    """Diagnosis with the id of its row, to which feedback refers."""
+    """Diagnosis with the id of its row, to which labels refer, and the time of the row in epoch seconds."""
 
     id: str
     created_at: float
@@ -43,17 +43,17 @@ class StoredDiagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """Run with its diagnoses, recoveries, effects and feedback.
+    """Run with its diagnoses, findings, recoveries, effects and labels.
 
     Attributes:
         run: the trajectory.
         diagnoses: all diagnoses, latest last.
-        findings: findings of the latest diagnosis, else those in the store.
-        finding_ids: row ids of the stored findings by detector and step.
-        recoveries: in order of time.
+        findings: findings of the latest diagnosis; without a diagnosis, the stored findings.
+        finding_ids: ids of the stored findings by detector and step.
+        recoveries: recoveries in order of time.
         effects: rows of the effect ledger.
-        judgements: feedback of people.
-        problems: descriptions of unreadable data.
+        judgements: labels of reviewers.
+        problems: messages for data that cannot be decoded.
     """
 
     run: Trajectory
@@ -72,12 +72,12 @@ class RunData:
 
     @property
     def stored_diagnosis(self) -> StoredDiagnosis | None:
-        """Return the latest diagnosis with its id."""
+        """Return the latest diagnosis with its id, or None."""
         return self.diagnoses[-1] if self.diagnoses else None
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """Return the latest diagnosis."""
+        """Return the latest diagnosis, or None."""
         return self.diagnoses[-1].diagnosis if self.diagnoses else None
 
     @classmethod
@@ -99,8 +99,8 @@ class RunData:
             return None
         problems: list[str] = []
 
-        def read_rows(name: str, read: Callable[..., tuple[R, ...]]) -> tuple[R, ...]:
-            return _read_rows(name, lambda: read(run_id, tenant=tenant), problems)
+        def read_rows(name: str, list_rows: Callable[..., tuple[R, ...]]) -> tuple[R, ...]:
+            return _read_rows(name, lambda: list_rows(run_id, tenant=tenant), problems)
 
         run = _decode_run(*rows, problems)
         diagnoses = _decode_rows(
@@ -110,14 +110,15 @@ class RunData:
         findings = _decode_rows(
             finding_rows, lambda row: decode_finding(JsonNode.from_value(dict(row.data))), "finding", problems
         )
-        recoveries = read_rows("recoveries", store.list_recoveries)
-        read = enumerate(recoveries)
+        recovery_rows = enumerate(read_rows("recoveries", store.list_recoveries))
         return cls(
             run=run,
             diagnoses=diagnoses,
             findings=diagnoses[-1].diagnosis.findings if diagnoses else findings,
             finding_ids={(row.detector, row.step): row.id for row in finding_rows if row.step is not None},
-            recoveries=_decode_rows(read, lambda one: read_recovery(one[1], one[0]), "recovery", problems),
+            recoveries=_decode_rows(
+                recovery_rows, lambda one: read_recovery(one[1], one[0]), "recovery", problems
+            ),
             effects=read_rows("effects", store.list_effects),
             judgements=read_rows("judgements", store.list_judgements),
             problems=tuple(problems),
@@ -125,8 +126,6 @@ class RunData:
 
 
 def _read_rows(name: str, read: Callable[[], tuple[R, ...]], problems: list[str]) -> tuple[R, ...]:
-    from agentguard.errors import StoreUnavailable
-
     try:
         return read()
     except StoreUnavailable:
@@ -137,12 +136,12 @@ def _read_rows(name: str, read: Callable[[], tuple[R, ...]], problems: list[str]
 
 
 def _decode_rows(
-    rows: Iterable[Any], read: Callable[[Any], V], kind: str, problems: list[str]
+    rows: Iterable[Any], decode: Callable[[Any], V], kind: str, problems: list[str]
 ) -> tuple[V, ...]:
     values = []
     for row in rows:
         try:
-            values.append(read(row))
+            values.append(decode(row))
         except AgentGuardError as error:
             problems.append(f"a {kind} of this run cannot be read: {error}")
     return tuple(values)
@@ -166,23 +165,25 @@ def _decode_run(
 def _salvage_run(
     head: RunRow, steps: list[StepRow], branches: list[BranchRow], problems: list[str]
 ) -> Trajectory:
-    """Build a run row by row; an unreadable step contains its raw row."""
+    """Build a run row by row; a step that cannot be decoded contains its raw row."""
     try:
         meta = decode_meta(JsonNode.from_value(dict(head.data)))
     except FormatError as error:
         problems.append(f"the stored run cannot be read: {error}")
         meta = Trajectory(id=head.id, format=head.format, task=head.task, steps=())
-    lines: dict[str, list[Step]] = {}
+    steps_by_branch: dict[str, list[Step]] = {}
     for row in steps:
-        lines.setdefault(row.line, []).append(_decode_step(row, problems))
+        steps_by_branch.setdefault(row.line, []).append(_decode_step(row, problems))
     branch_ids = {row.id for row in branches}
-    orphan_lines = [line for line in lines if line and line not in branch_ids]
-    if orphan_lines:
-        problems.append(f"{len(orphan_lines)} steps have no stored branch; they are not shown")
+    orphan_count = sum(
+        len(branch_steps) for id, branch_steps in steps_by_branch.items() if id and id not in branch_ids
+    )
+    if orphan_count:
+        problems.append(f"{orphan_count} steps have no stored branch; they are not shown")
     return replace(
         meta,
-        steps=tuple(lines.get("", ())),
-        branches=tuple(_decode_branch(row, lines.get(row.id, ())) for row in branches),
+        steps=tuple(steps_by_branch.get("", ())),
+        branches=tuple(_decode_branch(row, steps_by_branch.get(row.id, ())) for row in branches),
     )
 
 

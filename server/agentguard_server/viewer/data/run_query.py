@@ -38,7 +38,7 @@ class RunQuery:
         filter, sort: filter and sort order for the store.
         limit, after: size and cursor of the page.
         parameters: valid parameters in a fixed order, without the cursor.
-        problems: messages for invalid parameters.
+        problems: messages for ignored parameters.
     """
 
     filter: RunSummaryFilter
@@ -51,11 +51,11 @@ class RunQuery:
     def to_query_string(
         self, *, drop: Sequence[str] = (), pair: tuple[str, str] | None = None, **more: str
     ) -> str:
-        """Return the query string with changes, from the first page on.
+        """Return the query string of the first page, with changes.
 
         Args:
             drop: parameters to leave out.
-            pair: one name and value to leave out.
+            pair: name and value of one parameter to leave out.
             more: parameters to set; they replace those of the same name.
         """
         pairs = [
@@ -63,20 +63,20 @@ class RunQuery:
             for parameter in self.parameters
             if parameter[0] not in (*drop, *more) and parameter != pair
         ]
-        query_string = urlencode([*pairs, *more.items()], errors="replace")
-        return f"?{query_string}" if query_string else "?"
+        encoded = urlencode([*pairs, *more.items()], errors="replace")
+        return f"?{encoded}" if encoded else "?"
 
     def sort_query_string(self, name: str) -> str:
-        """Return the query string sorted by a column; reversed if it is the current sort column."""
+        """Return the query string that sorts by a column; the current sort column changes direction."""
         descending = not self.sort.descending if self.sort.by == name else name not in _ASCENDING_FIRST
         return self.to_query_string(sort=name, dir="desc" if descending else "asc")
 
     def value(self, name: str) -> str:
-        """Return the first value of a form field; empty if there is no value."""
+        """Return the first value of a parameter; empty if there is none."""
         return next((value for key, value in self.parameters if key == name), "")
 
     def has(self, name: str, value: str) -> bool:
-        """Return whether a field has a value."""
+        """Return whether a parameter has a value."""
         return (name, value) in self.parameters
 
     @property
@@ -91,15 +91,17 @@ _ASCENDING_FIRST = frozenset(
 
 
 class _QueryReader:
-    """Reader of the fields of a query; collects messages for invalid values."""
+    """Reader of the parameters of a query; collects messages for those that are not valid."""
 
     def __init__(self, pairs: QueryPairs) -> None:
         self._pairs = [(name, value.strip()[:_MAX_TEXT_CHARS]) for name, value in pairs]
+        self._known_names = {"after"}
         self.parameters: list[tuple[str, str]] = []
         self.problems: list[str] = []
 
     def read_one(self, name: str, read: Callable[[str], T], mistake: str) -> T | None:
-        """Return the last value of a field; None if it is empty or invalid."""
+        """Return the last value of a parameter; None if it is empty or not valid."""
+        self._known_names.add(name)
         values = [value for key, value in self._pairs if key == name and value]
         if not values:
             return None
@@ -112,7 +114,8 @@ class _QueryReader:
         return parsed_value
 
     def read_many(self, name: str, known: Mapping[str, T]) -> frozenset[T]:
-        """Return all known values of a field."""
+        """Return all values of a parameter that are keys of ``known``, as the values of ``known``."""
+        self._known_names.add(name)
         values = list(dict.fromkeys(value for key, value in self._pairs if key == name and value))
         names = [value for value in values if value in known]
         self.parameters += [(name, value) for value in names]
@@ -122,9 +125,14 @@ class _QueryReader:
         ]
         return frozenset(known[value] for value in names)
 
+    def report_unknown_names(self) -> None:
+        """Add a message for each parameter that no other method has read."""
+        names = dict.fromkeys(name for name, _ in self._pairs if name not in self._known_names)
+        self.problems += [f"{name[:60]!r} is not a filter: it is ignored" for name in names]
+
 
 def parse_run_query(pairs: QueryPairs, *, default_sort: str = "time") -> RunQuery:
-    """Parse a query; invalid parameters are ignored and reported."""
+    """Parse a query; parameters that are unknown or not valid are ignored and named in ``problems``."""
     reader = _QueryReader(pairs)
     filter = RunSummaryFilter(
         text=reader.read_one("q", str, "not a text"),
@@ -147,6 +155,7 @@ def parse_run_query(pairs: QueryPairs, *, default_sort: str = "time") -> RunQuer
     sort_column = reader.read_one("sort", lambda text: _parse_choice(text, SORT_COLUMNS), "not a sort column")
     descending = reader.read_one("dir", lambda text: _parse_choice(text, _DIRECTIONS), "not a direction")
     limit = reader.read_one("limit", _parse_limit, f"not a number of runs from 1 to {MAX_PAGE_SIZE}")
+    reader.report_unknown_names()
     after = next((value for name, value in pairs if name == "after" and value), None)
     sort = RunSort(by=sort_column or default_sort, descending=descending != "asc")
     return RunQuery(
@@ -163,7 +172,7 @@ _DIRECTIONS = ("asc", "desc")
 
 
 def without_filters(query: RunQuery) -> RunQuery:
-    """Return the query without filters in the same sort order."""
+    """Return the query without its filters and cursor."""
     parameters = tuple(
         parameter for parameter in query.parameters if parameter[0] in ("sort", "dir", "limit")
     )
@@ -171,7 +180,7 @@ def without_filters(query: RunQuery) -> RunQuery:
 
 
 def row_to_dict(row: Any) -> dict[str, Any]:
-    """Return a row as JSON data for the API."""
+    """Return the public fields of a row as JSON data."""
     hidden = {"tenant", "data", "known", "stale"}
     return {one.name: getattr(row, one.name) for one in fields(row) if one.name not in hidden}
 

@@ -12,7 +12,8 @@ from agentguard.errors import StoreError, StoreTimeout, StoreUnavailable
 from agentguard.store.store import Store
 
 _LOG = logging.getLogger(__name__)
-_MIN_AGE_S: Final = 10.0  # a run in progress changes often, and a search reads it anyway
+_MIN_AGE_S: Final = 10.0
+"""Age of a change before it is indexed: a run in progress changes often, and a search reads it anyway."""
 _UPDATE_S: Final = 0.25
 _IDLE_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 5.0
@@ -24,7 +25,7 @@ class SearchIndexUpdates:
     Args:
         store: the store.
         tenant: tenant of the runs.
-        is_busy: whether the update of the index waits, because runs are loading.
+        is_busy: returns True while the update has to wait, because runs are loading.
     """
 
     def __init__(self, store: Store, *, tenant: str, is_busy: Callable[[], bool]) -> None:
@@ -51,7 +52,7 @@ class SearchIndexUpdates:
                 continue
             begin = time.monotonic()
             try:
-                number = self._store.update_search_index(
+                updated_count = self._store.update_search_index(
                     min_age_s=_MIN_AGE_S, timeout_s=_UPDATE_S, tenant=self._tenant
                 )
             except (StoreUnavailable, StoreTimeout) as error:
@@ -60,5 +61,5 @@ class SearchIndexUpdates:
                 _LOG.warning("%s", error)
                 return
             else:
-                if number:
+                if updated_count:
                     pause_s = time.monotonic() - begin

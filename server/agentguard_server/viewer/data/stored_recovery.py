@@ -1,4 +1,4 @@
-"""Stored recoveries, decoded leniently because they are only displayed."""
+"""Recoveries of the store, decoded for display: a missing field gets a default."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class StoredRecovery:
 
     Attributes:
         id: id of its row.
-        order: its position among the run's recoveries, from 0.
-        strategy, tier: the strategy, and its tier of intervention.
-        trigger: the detector that triggered it.
-        step: the diagnosed root cause.
-        resume_step: the step from which the run continued; None if no step was left behind.
+        order: position among the recoveries of the run, from 0.
+        strategy, tier: strategy, and its tier of intervention.
+        trigger: detector that triggered the recovery.
+        step: step of the diagnosed root cause.
+        resume_step: step from which the run continued; None if no step was abandoned.
         at_step: length of the current branch at the recovery.
-        undone_steps: number of steps left behind.
+        undone_steps: number of abandoned steps.
         outcome: ``planned``, ``recovered``, ``failed`` or ``unknown``.
-        codes, reason, evidence: of the hypothesis that it addressed.
+        codes, reason, evidence: fields of the hypothesis that the recovery addressed.
         actions: actions of the plan; each has its name under ``action``.
-        cost: steps, tokens, seconds.
-        schemata: ids of the schemata that supported it.
+        cost: steps, tokens and seconds, as far as they are known.
+        schemata: ids of the schemata that supported the recovery.
     """
 
     id: str
@@ -119,8 +119,8 @@ def _find_resume_step(actions: tuple[Mapping[str, Any], ...], at_step: int, undo
 
 def _describe_action(action: Mapping[str, Any]) -> str:
     name = str(action.get("action", "?"))
-    words = _ACTION_PHRASES.get(name)
-    return words.format_map(_ActionFields(action)) if words else name
+    phrase = _ACTION_PHRASES.get(name)
+    return phrase.format_map(_ActionFields(action)) if phrase else name
 
 
 class _ActionFields(dict[str, Any]):

@@ -33,7 +33,9 @@ def routes() -> list[BaseRoute]:
     return [Route("/evals/compare", _render_page, name="compare"), Route("/api/evals/compare", _render_json)]
 
 
-def _parse_request(request: Request) -> tuple[MethodSelection, MethodSelection, EvaluationComparison] | str:
+def _compare_selection(
+    request: Request,
+) -> tuple[MethodSelection, MethodSelection, EvaluationComparison] | str:
     """Return the two methods and their comparison, or a message if they cannot be compared."""
     parameters, files = request.query_params, get_evaluation_files(request)
     a, b = files.select_method(parameters.get("a", "")), files.select_method(parameters.get("b", ""))
@@ -51,56 +53,56 @@ def _parse_request(request: Request) -> tuple[MethodSelection, MethodSelection, 
 
 
 def _default_criterion(a: MethodSelection, b: MethodSelection) -> Criterion:
-    """Return the default criterion: root-cause steps if both evaluations have them."""
+    """Return the root-cause step if both evaluations have one, else the outcome."""
     have_locations = a.result.localization is not None and b.result.localization is not None
     return Criterion.STEP if have_locations else Criterion.OUTCOME
 
 
 def _render_page(request: Request) -> Response:
-    comparison_request = _parse_request(request)
-    if isinstance(comparison_request, str):
+    selection = _compare_selection(request)
+    if isinstance(selection, str):
         return get_renderer(request).render_page(
-            "evals_missing.html", status=404, here="evals", said=comparison_request
+            "evals_missing.html", status=404, here="evals", message=selection
         )
-    a, b, comparison = comparison_request
+    a, b, comparison = selection
     parameters = request.query_params
     show = CorrectSide(parameters["show"]) if parameters.get("show") in set(CorrectSide) else None
     rows = [pair for pair in comparison.pairs if show in (None, pair.side)]
     page = paginate(rows, parameters.get("page"), size=_PAGE)
     return get_renderer(request).render_page(
-        "compare.html",
+        "eval_comparison.html",
         here="evals",
         query=build_query,
         day=format_day,
         a=a,
         b=b,
-        held=comparison,
-        whats=list(Criterion),
+        comparison=comparison,
+        criteria=list(Criterion),
         sides=SIDE_LABELS,
         show=show,
         page=page,
         stored=find_stored_cases(request, [pair.case for pair in page.rows]),
-        cent=format_percent,
+        percent=format_percent,
         difference=_describe_difference(comparison),
     )
 
 
-def _describe_difference(held: EvaluationComparison) -> dict[str, str]:
-    """Format the difference: percentage points, interval, p-value."""
-    d = held.difference
-    sign = "+" if d.mean > 0 else ""
+def _describe_difference(comparison: EvaluationComparison) -> dict[str, str]:
+    """Return the difference of A and B as texts: percentage points, 95 % interval and p-value."""
+    difference = comparison.difference
+    sign = "+" if difference.mean > 0 else ""
     return {
-        "points": f"{sign}{100 * d.mean:.1f}",
-        "interval": f"{100 * d.low:.1f} to {100 * d.high:.1f}",
-        "p": "< 0.001" if d.p < 0.001 else f"{d.p:.3f}",
+        "points": f"{sign}{100 * difference.mean:.1f}",
+        "interval": f"{100 * difference.low:.1f} to {100 * difference.high:.1f}",
+        "p": "< 0.001" if difference.p < 0.001 else f"{difference.p:.3f}",
     }
 
 
 def _render_json(request: Request) -> Response:
-    comparison_request = _parse_request(request)
-    if isinstance(comparison_request, str):
-        return render_json({"error": comparison_request}, status=404)
-    a, b, comparison = comparison_request
+    selection = _compare_selection(request)
+    if isinstance(selection, str):
+        return render_json({"error": selection}, status=404)
+    a, b, comparison = selection
     pairs: list[dict[str, Any]] = [
         {
             "run": pair.case.run,

@@ -34,7 +34,18 @@ RUN_FILTERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRow:
-    """Row of the list of evaluations: one method."""
+    """Row of the list of evaluations: one method, with texts for display.
+
+    Attributes:
+        ref: reference of the method in a URL; see `MethodSelection`.
+        id: id of the evaluation file.
+        method, setting: the method and the setting of the evaluation.
+        n: number of runs.
+        step: step accuracy.
+        interval: its Wilson interval; empty if the evaluation has no root causes.
+        baseline: ``baseline`` for a baseline, else empty.
+        auroc: AUROC of failed against passed runs.
+    """
 
     ref: str
     id: str
@@ -59,16 +70,13 @@ def routes() -> list[BaseRoute]:
 
 
 def get_evaluation_files(request: Request) -> EvaluationFiles:
-    """Return the evaluations of the application."""
-    state = request.app.state
-    if not hasattr(state, "sheets"):
-        state.sheets = EvaluationFiles(state.settings.evals)
-    files: EvaluationFiles = state.sheets
+    """Return the evaluation files of the application."""
+    files: EvaluationFiles = request.app.state.evaluation_files
     return files
 
 
 def find_stored_cases(request: Request, cases: list[Case]) -> frozenset[str]:
-    """Return the ids of cases whose run is in the store with the same id and length."""
+    """Return the ids of the cases whose run is in the store with the same id and the same number of steps."""
     state = request.app.state
     ids = [case.id for case in cases if case.id]
     lengths = get_run_lengths(state.store, ids, tenant=state.settings.tenant)
@@ -88,28 +96,28 @@ def _render_list(request: Request) -> Response:
     )
 
 
-def _build_rows(found: EvaluationFile) -> list[EvaluationRow]:
+def _build_rows(file: EvaluationFile) -> list[EvaluationRow]:
     """Return the evaluated methods of a file, then its baselines, best first."""
-    if found.result_file is None:
+    if file.result_file is None:
         return []
-    first_result = found.result_file.results[0]
-    methods = {one.method for one in found.result_file.results}
-    beside = [one for label, one in first_result.baselines.items() if label not in methods]
-    beside.sort(key=lambda one: -(one.localization.step.mean if one.localization else 0.0))
+    first_result = file.result_file.results[0]
+    methods = {one.method for one in file.result_file.results}
+    baselines = [one for label, one in first_result.baselines.items() if label not in methods]
+    baselines.sort(key=lambda one: -(one.localization.step.mean if one.localization else 0.0))
     selections = [
-        MethodSelection(result_file=found.result_file, result=one)
-        for one in (*found.result_file.results, *beside)
+        MethodSelection(result_file=file.result_file, result=one)
+        for one in (*file.result_file.results, *baselines)
     ]
     return [_build_row(one, baseline=one.result.method not in methods) for one in selections]
 
 
-def _build_row(chosen: MethodSelection, *, baseline: bool) -> EvaluationRow:
-    result = chosen.result
+def _build_row(selection: MethodSelection, *, baseline: bool) -> EvaluationRow:
+    result = selection.result
     localization = result.localization
     low, high = localization.wilson95["step"] if localization else (None, None)
     return EvaluationRow(
-        ref=chosen.ref,
-        id=chosen.result_file.id,
+        ref=selection.ref,
+        id=selection.result_file.id,
         method=result.method,
         setting=result.setting.value.replace("_", " "),
         n=result.n,
@@ -121,17 +129,17 @@ def _build_row(chosen: MethodSelection, *, baseline: bool) -> EvaluationRow:
 
 
 def _render_page(request: Request) -> Response:
-    sheet = get_evaluation_files(request).find_file(request.path_params["id"])
-    if sheet is None:
+    result_file = get_evaluation_files(request).find_file(request.path_params["id"])
+    if result_file is None:
         return _render_missing(request)
     parameters = request.query_params
-    result = sheet.find_method(parameters.get("method", "")) or sheet.results[0]
+    result = result_file.find_method(parameters.get("method", "")) or result_file.results[0]
     show = parameters.get("show", "all") if parameters.get("show") in RUN_FILTERS else "all"
-    words = parameters.get("q", "").strip()
+    text = parameters.get("q", "").strip()
     rows = [
         row
         for row in summarize_runs(result)
-        if _matches_filter(row, show) and words.lower() in row.case.run.lower()
+        if _matches_filter(row, show) and text.lower() in row.case.run.lower()
     ]
     page = paginate(rows, parameters.get("page"), size=_PAGE)
     return get_renderer(request).render_page(
@@ -139,18 +147,17 @@ def _render_page(request: Request) -> Response:
         here="evals",
         query=build_query,
         day=format_day,
-        sheet=sheet,
+        result_file=result_file,
         result=result,
-        lead=describe_setup(sheet.results[0], sheet.plan),
-        overall=Markup("".join(render_overall(sheet.results, sheet.plan))),  # noqa: S704  escaped where it is made
-        single=Markup("".join(render_method(result))),  # noqa: S704  escaped where it is made
-        methods=[evaluated.method for evaluated in sheet.results],
-        shown=RUN_FILTERS,
+        setup=describe_setup(result_file.results[0], result_file.plan),
+        overall_report=Markup("".join(render_overall(result_file.results, result_file.plan))),  # noqa: S704  escaped by the report
+        method_report=Markup("".join(render_method(result))),  # noqa: S704  escaped by the report
+        methods=[evaluated.method for evaluated in result_file.results],
+        run_filters=RUN_FILTERS,
         show=show,
-        words=words,
+        text=text,
         page=page,
         stored=find_stored_cases(request, [row.case for row in page.rows]),
-        chosen=MethodSelection(result_file=sheet, result=result),
     )
 
 
@@ -164,7 +171,7 @@ def _matches_filter(row: BreakdownRow, show: str) -> bool:
 
 def _render_missing(request: Request) -> Response:
     return get_renderer(request).render_page(
-        "evals_missing.html", status=404, here="evals", said="There is no such evaluation."
+        "evals_missing.html", status=404, here="evals", message="There is no such evaluation."
     )
 
 
@@ -181,7 +188,7 @@ def _render_list_json(request: Request) -> Response:
                     "problem": one.problem or None,
                     "id": one.result_file.id if one.result_file else None,
                     "made_at": one.result_file.made_at if one.result_file else None,
-                    "methods": [asdict(line) for line in _build_rows(one)],
+                    "methods": [asdict(row) for row in _build_rows(one)],
                 }
                 for one in get_evaluation_files(request).list_files()
             ]
@@ -190,21 +197,21 @@ def _render_list_json(request: Request) -> Response:
 
 
 def _render_evaluation_json(request: Request) -> Response:
-    sheet = get_evaluation_files(request).find_file(request.path_params["id"])
-    if sheet is None:
+    result_file = get_evaluation_files(request).find_file(request.path_params["id"])
+    if result_file is None:
         return render_json({"error": "there is no such evaluation"}, status=404)
     return render_json(
         {
-            "id": sheet.id,
-            "made_at": sheet.made_at,
-            "plan": asdict(sheet.plan),
-            "methods": [_describe_evaluation(one) for one in sheet.results],
+            "id": result_file.id,
+            "made_at": result_file.made_at,
+            "plan": asdict(result_file.plan),
+            "methods": [_encode_evaluation(one) for one in result_file.results],
         }
     )
 
 
-def _describe_evaluation(held: Evaluation) -> dict[str, Any]:
-    return {**held.as_dict(), "runs": [_run_to_dict(row) for row in summarize_runs(held)]}
+def _encode_evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    return {**evaluation.as_dict(), "runs": [_run_to_dict(row) for row in summarize_runs(evaluation)]}
 
 
 def _run_to_dict(row: BreakdownRow) -> dict[str, Any]:

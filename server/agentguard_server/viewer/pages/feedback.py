@@ -1,4 +1,4 @@
-"""Labels of diagnoses: the endpoint that stores them, and the queue of undecided runs without one."""
+"""Labels of diagnoses and findings: the endpoint that stores them, and the review of undecided runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import ConfigError, StoreError, TaxonomyError
 from agentguard.localize.human_labels import update_schema_counts
+from agentguard.loopback import is_loopback
 from agentguard.store.db.rows import JUDGED_OUTCOMES, JudgementRow
 from agentguard.store.db.run_summary import RunSummaryFilter, VerdictFilter
 from agentguard.store.read.pagination import MAX_PAGE_SIZE, Page
@@ -21,7 +22,6 @@ from agentguard.store.store import Store
 from agentguard.store.write.summary_aggregation import select_current_judgements
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.verdict import Verdict
-from agentguard_server.viewer.settings import is_loopback
 
 SUBJECTS: Final = ("diagnosis", "finding", "hypothesis")
 MAX_NOTE_CHARS: Final = 2000
@@ -34,7 +34,7 @@ _OUTCOME_OF_VERDICT: Final = {Verdict.FAILED.value: "failed", Verdict.NO_FAILURE
 
 
 def routes() -> list[BaseRoute]:
-    """Return the routes: the form posts of labels, and the queue of undecided runs."""
+    """Return the routes."""
     return [
         Route("/runs/{id:path}/judge", _handle_feedback, methods=["POST"]),
         Route("/review", _open_next_run, methods=["GET"]),
@@ -42,15 +42,15 @@ def routes() -> list[BaseRoute]:
 
 
 def get_reviewer(request: Request) -> str:
-    """Return the name that the reviewer entered last; empty if the browser has none."""
+    """Return the name that the reviewer entered last; empty without a cookie."""
     return _clean_name(unquote(request.cookies.get(_NAME_COOKIE, "")))
 
 
 def _open_next_run(request: Request) -> Response:
     """Redirect to the undecided run without a label that follows the run ``after``, newest runs first."""
     settings, store = request.app.state.settings, request.app.state.store
-    queue = RunSummaryFilter(verdicts=frozenset({VerdictFilter.UNDECIDED}), judged=False)
-    page = store.list_run_summaries(queue, None, Page(limit=MAX_PAGE_SIZE), tenant=settings.tenant)
+    unlabelled = RunSummaryFilter(verdicts=frozenset({VerdictFilter.UNDECIDED}), judged=False)
+    page = store.list_run_summaries(unlabelled, None, Page(limit=MAX_PAGE_SIZE), tenant=settings.tenant)
     last_id = request.query_params.get("after", "")
     last_run = store.get_run_summary(last_id, tenant=settings.tenant) if last_id else None
     runs = [summary for summary in page.rows if summary.run_id != last_id]
@@ -70,7 +70,10 @@ async def _handle_feedback(request: Request) -> Response:
 def store_judgement(
     request: Request, run_id: str, fields: dict[str, str]
 ) -> tuple[JudgementRow, Sequence[str]]:
-    """Store a judgement of a run; return it and the ids of the schemata whose counts changed.
+    """Store the label of a form; return its row and the ids of the schemata whose counts changed.
+
+    ``fields`` are those of the form: ``subject``, ``subject_id``, and ``right``, ``outcome`` or ``withdraw``;
+    optionally ``step``, ``code``, ``note`` and ``by``.
 
     Raises:
         StoreError: the run has no such diagnosis or finding.
@@ -80,15 +83,15 @@ def store_judgement(
     row = _build_judgement_row(
         store, run_id, fields, tenant=settings.tenant, author=_resolve_author(request, fields)
     )
-    before = _find_previous_judgements(store, row)
+    previous = _find_previous_judgement(store, row)
     store.write(row).wait(_DURABILITY_TIMEOUT_S)
-    return row, update_schema_counts(store, row, before, tenant=settings.tenant)
+    return row, update_schema_counts(store, row, previous, tenant=settings.tenant)
 
 
 def _respond_to_feedback(request: Request, fields: dict[str, str]) -> Response:
     settings = request.app.state.settings
     if not settings.allows_feedback:
-        raise ConfigError("judgements cannot be stored: start the viewer with --store")
+        raise ConfigError("labels cannot be stored here: give the viewer a store with --store")
     run_id = request.path_params["id"]
     row, schemata = store_judgement(request, run_id, fields)
     if "application/json" in request.headers.get("accept", ""):
@@ -97,12 +100,12 @@ def _respond_to_feedback(request: Request, fields: dict[str, str]) -> Response:
     path = quote(run_id, safe="")
     in_review = fields.get("review") == "yes"
     target = f"/review?after={path}" if in_review else f"/runs/{path}#judge"
-    answer = RedirectResponse(f"{settings.prefix}{target}", 303)
+    response = RedirectResponse(f"{settings.prefix}{target}", 303)
     if fields.get("by"):
-        answer.set_cookie(
+        response.set_cookie(
             _NAME_COOKIE, quote(row.by, safe=""), _NAME_MAX_AGE_S, httponly=True, samesite="strict"
         )
-    return answer
+    return response
 
 
 def parse_form(body: bytes) -> dict[str, str]:
@@ -206,22 +209,22 @@ def _parse_code(code: str) -> str:
 
 
 def _parse_step(store: Store, run_id: str, text: str, tenant: str) -> int:
-    overview = store.get_run_summary(run_id, tenant=tenant)
-    steps = overview.steps if overview is not None else 0
+    summary = store.get_run_summary(run_id, tenant=tenant)
+    steps = summary.steps if summary is not None else 0
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < steps):
         raise ConfigError(f"step is {text[:20]!r}, expected a number from 0 to {max(0, steps - 1)}")
     return int(text)
 
 
-def _find_previous_judgements(store: Store, row: JudgementRow) -> JudgementRow | None:
+def _find_previous_judgement(store: Store, row: JudgementRow) -> JudgementRow | None:
     """Return the current judgement of the same person on the same subject."""
     current_judgements = select_current_judgements(store.list_judgements(row.run_id, tenant=row.tenant))
-    same = (
+    previous = (
         judgement
         for judgement in current_judgements
         if (judgement.subject, judgement.subject_id, judgement.by) == (row.subject, row.subject_id, row.by)
     )
-    return next(same, None)
+    return next(previous, None)
 
 
 def _clean_name(name: str) -> str:

@@ -1,10 +1,10 @@
-"""Page of a run, its fragments, its raw JSON, and its exports."""
+"""Page of a run, its fragments, and its downloads."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import unquote, urlencode
 
@@ -35,10 +35,11 @@ from agentguard_server.viewer.run_page_cache import RunPageCache
 from agentguard_server.viewer.settings import ViewerSettings
 
 _VIEWS = ("conversation", "outline", "graph", "branches", "effects", "findings", "about", "search")
-_ROWS = 100
-_CONTEXT_STEPS = 2.0
-"""Overlap in seconds between the page and its event stream, so that no change is missed."""
+_FINDINGS_PER_PAGE = 100
+_EVENT_OVERLAP_S = 2.0
+"""Overlap of the page and its event stream, so that no change between the two is lost."""
 _MAX_STEPS = 500
+"""Number of steps in a fragment."""
 
 
 def routes() -> list[BaseRoute]:
@@ -49,8 +50,8 @@ def routes() -> list[BaseRoute]:
 def handle_run(request: Request) -> Response:
     """Handle all requests for one run."""
     run_id, action = _parse_path(request)
-    shelf = _get_page_cache(request)
-    view = shelf.get_view(run_id)
+    cache: RunPageCache = request.app.state.page_cache
+    view = cache.get_view(run_id)
     if view is None:
         raise HTTPException(404, f"There is no run {to_single_line(run_id, 80)}.")
     if not action:
@@ -79,33 +80,26 @@ def _parse_path(request: Request) -> tuple[str, str]:
 _ACTIONS = frozenset({"", "steps", "text", "raw.json", "export.html", "export.atif", "export.json"})
 
 
-def _get_page_cache(request: Request) -> RunPageCache:
-    state = request.app.state
-    if not hasattr(state, "shelf"):
-        state.shelf = RunPageCache(state.store, state.settings.tenant)
-    return cast(RunPageCache, state.shelf)
-
-
 @dataclass(frozen=True, slots=True)
 class _StepWindow:
     """Requested range of steps of a branch."""
 
-    line: BranchView
+    branch: BranchView
     begin: int
     end: int
 
     @classmethod
     def from_request(cls, request: Request, view: RunPageModel) -> _StepWindow:
         """Parse the query; invalid values select the beginning of the current branch."""
-        line = view.get_branch(request.query_params.get("line", CURRENT_BRANCH)) or view.branches.current
+        branch = _select_branch(request, view)
         step = _parse_integer(request, "step", 0)
-        begin = max(0, min(step, len(line.steps) - 1)) // STEPS_PER_PAGE * STEPS_PER_PAGE
-        return cls(line, begin, min(begin + STEPS_PER_PAGE, len(line.steps)))
+        begin = max(0, min(step, len(branch.steps) - 1)) // STEPS_PER_PAGE * STEPS_PER_PAGE
+        return cls(branch, begin, min(begin + STEPS_PER_PAGE, len(branch.steps)))
 
 
 def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
     settings: ViewerSettings = request.app.state.settings
-    place = _StepWindow.from_request(request, view)
+    window = _StepWindow.from_request(request, view)
     query = request.query_params.get("q", "").strip()[:200]
     show = "search" if query else request.query_params.get("show", "conversation")
     show = show if show in _VIEWS else "conversation"
@@ -114,48 +108,47 @@ def _render_page(request: Request, view: RunPageModel) -> HTMLResponse:
     page = max(1, _parse_integer(request, "page", 1))
     base = build_run_url(settings.prefix, view.data.run.id)
     judgements = select_current_judgements(view.data.judgements)
-    inside = show == "conversation"
-    links = PageLinks(
-        base=base, branch_id=place.line.id, begin=place.begin if inside else 0, end=place.end if inside else 0
-    )
+    links = PageLinks(base=base, branch_id=window.branch.id)
+    if show == "conversation":  # the other views do not contain the elements of steps
+        links = replace(links, begin=window.begin, end=window.end)
     return get_renderer(request).render_page(
         "run.html",
         view=view,
         run=view.data.run,
-        line=place.line,
-        begin=place.begin,
-        end=place.end,
+        branch=window.branch,
+        begin=window.begin,
+        end=window.end,
         chunk=STEPS_PER_PAGE,
         base=base,
         links=links,
         show=show,
         tabs=_build_tabs(view),
-        here_url=_build_url_factory(base, place.line, axis),
-        s=view.strip(place.line, axis),
-        root=view.find_root_step(place.line),
-        found=sorted(view.turn_context.findings)[:5_000],
-        turns=view.build_turns(place.line, place.begin, place.end) if show == "conversation" else (),
-        **_build_view_values(request, view, place.line, show),
-        forks=view.group_forks(place.line),
-        scores=view.scored_findings[(page - 1) * _ROWS : page * _ROWS],
+        here_url=_build_url_factory(base, window.branch, axis),
+        timeline=view.build_timeline(window.branch, axis),
+        root=view.find_root_step(window.branch),
+        finding_steps=sorted(view.turn_context.findings)[:5_000],
+        turns=view.build_turns(window.branch, window.begin, window.end) if show == "conversation" else (),
+        **_build_view_variables(request, view, window.branch, show),
+        forks=view.group_forks(window.branch),
+        scored_findings=view.scored_findings[(page - 1) * _FINDINGS_PER_PAGE : page * _FINDINGS_PER_PAGE],
         page=page,
-        pages=-(-len(view.scored_findings) // _ROWS),
+        pages=-(-len(view.scored_findings) // _FINDINGS_PER_PAGE),
         threshold=ACTION_THRESHOLD,
         query=query,
-        hits=search_run(view.branches, query),
-        may_judge=settings.allows_feedback,
+        search=search_run(view.branches, query),
+        may_label=settings.allows_feedback,
         issue_id=_find_issue_id(request, view.data.run.id),
-        labels=_select_labelled_step(request, view),
+        labelled_step=_select_labelled_step(request, view),
         reviewer=get_reviewer(request),
-        review=request.query_params.get("review") == "yes",
-        judged=[judgement for judgement in judgements if judgement.subject != "finding"],
-        said={
+        in_review=request.query_params.get("review") == "yes",
+        run_labels=[judgement for judgement in judgements if judgement.subject != "finding"],
+        finding_labels={
             judgement.subject_id: judgement.right
             for judgement in judgements
             if judgement.subject == "finding"
         },
-        since=time.time() - _CONTEXT_STEPS,
-        choices=list_code_choices() if show == "conversation" else (),
+        since=time.time() - _EVENT_OVERLAP_S,
+        code_choices=list_code_choices() if show == "conversation" else (),
     )
 
 
@@ -168,23 +161,27 @@ def _find_issue_id(request: Request, run_id: str) -> str:
     return compute_issue_id(summary.agent, summary.code, summary.module)
 
 
-def _build_view_values(request: Request, view: RunPageModel, line: BranchView, show: str) -> dict[str, Any]:
-    """Return the values of the templates of the outline and of the graph."""
-    root = view.find_root_step(line)
+def _build_view_variables(
+    request: Request, view: RunPageModel, branch: BranchView, show: str
+) -> dict[str, Any]:
+    """Return the template variables of the outline or of the graph."""
+    root = view.find_root_step(branch)
     if show == "graph":
         axis: Axis | None = "steps" if request.query_params.get("axis") == "steps" else None
         return {
-            "graph": build_agent_graph(line.steps, root=root),
-            "chart": build_lanes(line, view.get_badges(line), root=root, axis=axis),
+            "graph": build_agent_graph(branch.steps, root=root),
+            "chart": build_lanes(branch, view.get_badges(branch), root=root, axis=axis),
         }
     if show != "outline":
         return {}
-    step = min(_parse_integer(request, "step", root or 0), max(0, len(line.steps) - 1))
+    step = min(_parse_integer(request, "step", root or 0), max(0, len(branch.steps) - 1))
     only_marked = request.query_params.get("only") == "marked"
     return {
-        "outline": build_outline(line, view.get_badges(line), root=root, step=step, only_marked=only_marked),
+        "outline": build_outline(
+            branch, view.get_badges(branch), root=root, step=step, only_marked=only_marked
+        ),
         "selected": step,
-        "selected_turns": view.build_turns(line, step, step + 1),
+        "selected_turns": view.build_turns(branch, step, step + 1),
         "only_marked": only_marked,
     }
 
@@ -192,24 +189,24 @@ def _build_view_values(request: Request, view: RunPageModel, line: BranchView, s
 def _render_steps(request: Request, view: RunPageModel) -> HTMLResponse:
     """Render a range of steps as a fragment of the page."""
     settings: ViewerSettings = request.app.state.settings
-    line = view.get_branch(request.query_params.get("line", CURRENT_BRANCH)) or view.branches.current
+    branch = _select_branch(request, view)
     begin = max(0, _parse_integer(request, "from", 0))
-    end = min(_parse_integer(request, "to", begin + STEPS_PER_PAGE), begin + _MAX_STEPS, len(line.steps))
+    end = min(_parse_integer(request, "to", begin + STEPS_PER_PAGE), begin + _MAX_STEPS, len(branch.steps))
     base = build_run_url(settings.prefix, view.data.run.id)
     return get_renderer(request).render_page(
         "run_steps.html",
-        turns=view.build_turns(line, begin, end),
-        forks=view.group_forks(line),
-        line=line,
+        turns=view.build_turns(branch, begin, end),
+        forks=view.group_forks(branch),
+        branch=branch,
         base=base,
-        links=PageLinks(base=base, branch_id=line.id, begin=begin, end=end),
-        here_url=_build_url_factory(base, line, None),
-        labels=_select_labelled_step(request, view),
+        links=PageLinks(base=base, branch_id=branch.id, begin=begin, end=end),
+        here_url=_build_url_factory(base, branch, None),
+        labelled_step=_select_labelled_step(request, view),
     )
 
 
 def _select_labelled_step(request: Request, view: RunPageModel) -> int | None:
-    """Return the step that confirms the diagnosis if labelled, or -1; None if steps cannot be labelled."""
+    """Return the step whose label confirms the diagnosis, or -1; None if steps cannot be labelled."""
     diagnosis = view.data.diagnosis
     if not request.app.state.settings.allows_feedback or view.data.stored_diagnosis is None or not diagnosis:
         return None
@@ -218,21 +215,21 @@ def _select_labelled_step(request: Request, view: RunPageModel) -> int | None:
 
 
 def _build_tabs(view: RunPageModel) -> list[tuple[str, str, int | None]]:
-    acted = max(len(view.branch_diffs), len(view.data.recoveries))
+    recovery_count = max(len(view.branch_diffs), len(view.data.recoveries))
     return [
         ("conversation", "Conversation", None),
         ("outline", "Outline", None),
         ("graph", "Graph", None),
-        ("branches", "Branches", acted),
+        ("branches", "Branches", recovery_count),
         ("effects", "Effects", len(view.ledger)),
         ("findings", "Findings", len(view.data.findings)),
         ("about", "About", None),
     ]
 
 
-def _build_url_factory(base: str, line: BranchView, axis: Axis | None) -> Callable[..., str]:
+def _build_url_factory(base: str, branch: BranchView, axis: Axis | None) -> Callable[..., str]:
     """Return a function that builds URLs of this page with changed parameters."""
-    base_parameters: dict[str, Any] = {"line": line.id or None, "axis": axis}
+    base_parameters: dict[str, Any] = {"line": branch.id or None, "axis": axis}
 
     def url(**changed: object) -> str:
         state = {key: value for key, value in (base_parameters | changed).items() if value is not None}
@@ -241,6 +238,11 @@ def _build_url_factory(base: str, line: BranchView, axis: Axis | None) -> Callab
         return f"{base}?{urlencode(state, errors='replace')}" if state else base
 
     return url
+
+
+def _select_branch(request: Request, view: RunPageModel) -> BranchView:
+    """Return the branch of the parameter ``line``; the current branch if there is no such branch."""
+    return view.get_branch(request.query_params.get("line", CURRENT_BRANCH)) or view.branches.current
 
 
 def _parse_integer(request: Request, name: str, default: int) -> int:

@@ -30,6 +30,7 @@ from agentguard_server.viewer.data.run_query import (
     row_to_dict,
     without_filters,
 )
+from agentguard_server.viewer.formatting import format_time
 from agentguard_server.viewer.renderer import get_renderer
 from agentguard_server.viewer.settings import ViewerSettings
 
@@ -48,7 +49,7 @@ COLUMNS: Final = (
     ("duration", "Duration"),
     ("time", "Start"),
 )
-"""Columns of the list: sort key and heading."""
+"""Columns of the list: sort key and heading, from left to right."""
 NUMERIC_COLUMNS: Final = frozenset({"steps", "tokens", "cost", "duration"})
 
 _OPTIONAL_COLUMNS: Final = {
@@ -59,7 +60,7 @@ _OPTIONAL_COLUMNS: Final = {
     "duration": "duration_s",
     "time": "started_at",
 }
-"""Columns that the list hides if no run of the page has a value, and their fields."""
+"""Columns that the list hides if no run of the page has a value: sort key and field of the row."""
 
 _CSV_CHUNK_CHARS: Final = 65_536
 _CSV_FIELDS: Final = (
@@ -74,7 +75,7 @@ FIELDS: Final = {
     "min_tokens": "tokens from",
     "max_tokens": "tokens to",
 }
-"""Labels of filters whose label differs from the name of the field."""
+"""Labels of filters, if they differ from the names of the query parameters."""
 
 
 def routes() -> list[BaseRoute]:
@@ -90,22 +91,22 @@ def routes() -> list[BaseRoute]:
 def _render_page(request: Request) -> Response:
     store: Store = request.app.state.store
     settings = request.app.state.settings
-    made_at = time.time()
+    rendered_at = time.time()
     query, result_page = _select_page(store, _parse_query(request), settings.tenant)
     total = _count_runs(store, query, result_page, settings.tenant)
-    nothing_at_all = not total and not (
+    is_store_empty = not total and not (
         query.filters and store.count_run_summaries(RunSummaryFilter(), max_count=1, tenant=settings.tenant)
     )
     return get_renderer(request).render_page(
         "runs.html",
         here="runs",
-        asked=query,
+        query=query,
         rows=result_page.rows,
         next=result_page.next,
         total=total,
-        counted=_MAX_COUNT,
+        max_count=_MAX_COUNT,
         facets=_get_facets(request, store, settings.tenant),
-        nothing_at_all=nothing_at_all,
+        is_store_empty=is_store_empty,
         cleared=without_filters(query).to_query_string(),
         columns=COLUMNS,
         hidden=_find_empty_columns(result_page.rows, query),
@@ -114,7 +115,7 @@ def _render_page(request: Request) -> Response:
         recovered=tuple(RECOVERY_FILTERS),
         sizes=PAGE_SIZES,
         labels=split_labels,
-        made_at=made_at,
+        rendered_at=rendered_at,
         at=format_time,
         loading=request.app.state.loading,
         diagnosing=request.app.state.diagnosis_queue.progress,
@@ -151,19 +152,19 @@ def _download_csv(request: Request) -> Response:
 
 
 def format_csv(summaries: Iterable[RunSummaryRow]) -> Iterator[str]:
-    """Yield runs as parts of a CSV text with a header."""
-    line = StringIO()
-    writer = csv.writer(line)
+    """Yield the parts of a CSV text: a header, then one line per run."""
+    buffer = StringIO()
+    writer = csv.writer(buffer)
     writer.writerow(_CSV_FIELDS)
     for row in summaries:
         started_at = format_time(row.started_at, "%Y-%m-%dT%H:%M:%SZ")
         values = _format_row(row) | {"started_at": started_at}
         writer.writerow([_format_csv_value(values[name]) for name in _CSV_FIELDS])
-        if line.tell() >= _CSV_CHUNK_CHARS:
-            yield line.getvalue()
-            line.seek(0)
-            line.truncate()
-    yield line.getvalue()
+        if buffer.tell() >= _CSV_CHUNK_CHARS:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()
 
 
 def _format_csv_value(value: object) -> object:
@@ -193,7 +194,10 @@ def _select_page(store: Store, query: RunQuery, tenant: str) -> tuple[RunQuery, 
     except StoreError:
         if query.after is None:
             raise
-        problems = (*query.problems, "the cursor does not fit this order: this is the first page")
+        problems = (
+            *query.problems,
+            "the cursor after= is not valid for this sort order: this is the first page",
+        )
         first_page_query = replace(query, after=None, problems=problems)
         return first_page_query, store.list_run_summaries(
             query.filter, query.sort, Page(limit=query.limit), tenant=tenant
@@ -209,17 +213,17 @@ def _find_empty_columns(rows: Sequence[RunSummaryRow], query: RunQuery) -> list[
     ]
 
 
-def _count_runs(store: Store, wanted: RunQuery, found: ResultPage[RunSummaryRow], tenant: str) -> int:
+def _count_runs(store: Store, query: RunQuery, result_page: ResultPage[RunSummaryRow], tenant: str) -> int:
     """Return the number of matching runs; no query is needed if they fit on one page."""
-    if wanted.after is None and found.next is None:
-        return len(found.rows)
-    return store.count_run_summaries(wanted.filter, max_count=_MAX_COUNT + 1, tenant=tenant)
+    if query.after is None and result_page.next is None:
+        return len(result_page.rows)
+    return store.count_run_summaries(query.filter, max_count=_MAX_COUNT + 1, tenant=tenant)
 
 
 def _get_facets(request: Request, store: Store, tenant: str) -> RunFacets:
     """Return cached filter values; a background thread refreshes them, so only the first request waits."""
     state = request.app.state
-    cached_facets: tuple[float, RunFacets] | None = getattr(state, "facets", None)
+    cached_facets: tuple[float, RunFacets] | None = state.facets
     ttl_s = 1.0 if state.loading.running else _FACETS_TTL_S
     if cached_facets is None:
         cached_facets = state.facets = (time.monotonic(), store.get_facets(tenant=tenant))
@@ -246,11 +250,3 @@ def _parse_since(text: str | None) -> float | None:
         return None
     now = time.time()
     return since if now - 86_400 < since <= now + 60 else None
-
-
-def format_time(seconds: float | None, form: str = "%Y-%m-%d %H:%M") -> str:
-    """Format a timestamp in UTC; empty if it is out of range."""
-    try:
-        return time.strftime(form, time.gmtime(seconds)) if seconds is not None else ""
-    except (ValueError, OverflowError, OSError):
-        return ""

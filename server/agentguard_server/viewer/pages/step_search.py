@@ -42,8 +42,8 @@ def _render_search(request: Request) -> Response:
     return get_renderer(request).render_page(
         "step_search.html",
         text=text,
-        asked=query,
-        kept=[pair for pair in query.filters if pair[0] != "q"],
+        query=query,
+        filters=[pair for pair in query.filters if pair[0] != "q"],
         result=result,
         link=lambda run_id, match: PageLinks(base=build_run_url(settings.prefix, run_id)).step(
             match.branch_id or CURRENT_BRANCH, match.step

@@ -1,4 +1,4 @@
-"""Branches of a run, current and abandoned, each as the whole path of steps from the start."""
+"""Branches of a run, current and abandoned, each with all steps from the start of the run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.data.stored_recovery import StoredRecovery
 
 CURRENT_BRANCH = ""
+"""Id of the current branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +62,15 @@ class BranchViews:
     @property
     def abandoned(self) -> tuple[BranchView, ...]:
         """Return the abandoned branches in order of abandonment."""
-        return tuple(line for line in self.by_id.values() if line.number)
+        return tuple(branch for branch in self.by_id.values() if branch.number)
 
     def __iter__(self) -> Iterator[BranchView]:
         return iter(self.by_id.values())
 
     def find_by_recovery(self, recovery: StoredRecovery) -> BranchView:
         """Return the branch that a recovery abandoned, else the current branch."""
-        matching_lines = (line for line in self.abandoned if line.recovery is recovery)
-        return next(matching_lines, self.current)
+        matches = (branch for branch in self.abandoned if branch.recovery is recovery)
+        return next(matches, self.current)
 
 
 def build_branches(data: RunData) -> BranchViews:
@@ -98,12 +99,13 @@ def build_branches(data: RunData) -> BranchViews:
 
 
 def _trace_path(
-    branch: Branch, run: Trajectory, named: Mapping[str, Branch]
+    branch: Branch, run: Trajectory, branches_by_id: Mapping[str, Branch]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Return the steps from the start of the run to the end of a branch, and the branch of each step."""
     chain, ids = [branch], {branch.id}
-    while (above := named.get(chain[-1].parent or "")) is not None and above.id not in ids:
-        chain.append(above)
-        ids.add(above.id)
+    while (parent := branches_by_id.get(chain[-1].parent or "")) is not None and parent.id not in ids:
+        chain.append(parent)
+        ids.add(parent.id)
     steps: tuple[Step, ...] = run.steps
     owners: tuple[str, ...] = (CURRENT_BRANCH,) * len(steps)
     for ancestor in reversed(chain):

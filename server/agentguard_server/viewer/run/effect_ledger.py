@@ -1,4 +1,4 @@
-"""Side effects of the tool calls of a run: executed, undone, reused, skipped, or in doubt.
+"""Effect ledger of a run: each tool call with a side effect, and its status.
 
 The store has one row per effect. Whether a call reused a recorded result is inferred from the run: the same
 call occurs later or on another branch with the recorded result.
@@ -35,10 +35,10 @@ STATUS_MEANINGS = {
     EffectStatus.EXECUTED: "It ran once, and its effect remains.",
     EffectStatus.RECONCILED: "Its outcome was unknown; the tool's reconcile function found that it happened.",
     EffectStatus.UNDONE: "It ran, and was compensated when the run was rolled back.",
-    EffectStatus.REUSED: "It had been done before: the recorded result was given, nothing ran again.",
-    EffectStatus.SKIPPED: "It did not run: the turn was refused, or an earlier attempt is in doubt.",
-    EffectStatus.IN_DOUBT: "It was started, and it is not known whether it happened.",
-    EffectStatus.REFUSED: "The tool refused: nothing happened.",
+    EffectStatus.REUSED: "It ran earlier: the agent got the recorded result, and nothing ran again.",
+    EffectStatus.SKIPPED: "It did not run: the guard rejected the turn, or an earlier attempt is in doubt.",
+    EffectStatus.IN_DOUBT: "It started, and its outcome is unknown.",
+    EffectStatus.REFUSED: "The tool rejected the call: it has no effect.",
 }
 
 
@@ -103,25 +103,25 @@ def build_ledger(data: RunData, branches: BranchViews) -> tuple[EffectEntry, ...
         )
         if executed_call is not None:
             same_calls.remove(executed_call)
-        entries.append(_match_executed_call(row, executed_call))
+        entries.append(_build_executed_entry(row, executed_call))
     tools_with_effects = {row.tool: row for row in data.effects}
     by_result = {(row.tool, canonicalize_json(_parse_arguments(row))): row for row in data.effects}
     for key, unmatched_calls in by_call.items():
         for recorded_call in unmatched_calls:
-            fate = _infer_status(
+            status = _infer_status(
                 recorded_call, by_result.get(key), refusable=recorded_call.call.name in tools_with_effects
             )
-            if fate is not None:
-                entries.append(_build_entry(fate, recorded_call))
-    order = {line.id: line.number or len(branches.by_id) for line in branches}
+            if status is not None:
+                entries.append(_build_entry(status, recorded_call))
+    order = {branch.id: branch.number or len(branches.by_id) for branch in branches}
     return tuple(sorted(entries, key=lambda one: (order.get(one.branch_id or "", 0), one.step, one.call)))
 
 
 def _collect_calls(branches: BranchViews) -> Iterator[_RecordedCall]:
-    for line in (*branches.abandoned, branches.current):
-        for step in line.own_steps:
+    for branch in (*branches.abandoned, branches.current):
+        for step in branch.own_steps:
             for place, call in enumerate(step.tool_calls):
-                yield _RecordedCall(line, step, place, call, find_result(step, place))
+                yield _RecordedCall(branch, step, place, call, find_result(step, place))
 
 
 def find_result(step: Step, place: int) -> Observation | None:
@@ -134,9 +134,10 @@ def find_result(step: Step, place: int) -> Observation | None:
     ]
     if matching:
         return matching[0]
-    unnamed = len(step.observations) == len(step.tool_calls)
-    unkeyed = step.observations[place] if unnamed else None
-    return unkeyed if unkeyed is not None and unkeyed.call_id is None else None
+    if len(step.observations) != len(step.tool_calls):
+        return None
+    observation = step.observations[place]
+    return observation if observation.call_id is None else None
 
 
 def _parse_arguments(row: EffectRow) -> Mapping[str, Any]:
@@ -144,50 +145,50 @@ def _parse_arguments(row: EffectRow) -> Mapping[str, Any]:
     return arguments if isinstance(arguments, Mapping) else {}
 
 
-def _match_executed_call(row: EffectRow, ran: _RecordedCall | None) -> EffectEntry:
-    fate = {
+def _build_executed_entry(row: EffectRow, call: _RecordedCall | None) -> EffectEntry:
+    status = {
         "done": EffectStatus.EXECUTED,
         "reconciled": EffectStatus.RECONCILED,
         "compensated": EffectStatus.UNDONE,
     }.get(row.state, EffectStatus.IN_DOUBT)
     if row.data.get("state") == "failed":
-        fate = EffectStatus.REFUSED
+        status = EffectStatus.REFUSED
     step = row.data.get("step")
     return EffectEntry(
-        status=fate,
+        status=status,
         tool=row.tool,
         arguments=_parse_arguments(row),
         result=str(row.data.get("result") or ""),
-        branch_id=ran.branch.id if ran else None,
+        branch_id=call.branch.id if call else None,
         step=step if isinstance(step, int) else 0,
-        call=ran.place if ran else 0,
+        call=call.place if call else 0,
         at=row.settled_at or row.created_at,
     )
 
 
-def _infer_status(made: _RecordedCall, row: EffectRow | None, *, refusable: bool) -> EffectStatus | None:
+def _infer_status(call: _RecordedCall, row: EffectRow | None, *, refusable: bool) -> EffectStatus | None:
     """Return the status of a call without a row; None if no effect of the call is known."""
-    if made.observation is None:
-        recovery = made.branch.recovery
+    if call.observation is None:
+        recovery = call.branch.recovery
         is_rejected = recovery is not None and recovery.tier == "reject"
         return EffectStatus.SKIPPED if is_rejected and refusable else None
-    if made.observation.content == UNKNOWN_OUTCOME_MESSAGE:
+    if call.observation.content == UNKNOWN_OUTCOME_MESSAGE:
         return EffectStatus.SKIPPED
     is_same_result = (
         row is not None
         and row.state in ("done", "reconciled")
-        and made.observation.content == row.data.get("result")
+        and call.observation.content == row.data.get("result")
     )
     return EffectStatus.REUSED if is_same_result else None
 
 
-def _build_entry(status: EffectStatus, made: _RecordedCall) -> EffectEntry:
+def _build_entry(status: EffectStatus, recorded_call: _RecordedCall) -> EffectEntry:
     return EffectEntry(
         status=status,
-        tool=made.call.name,
-        arguments=made.call.arguments or {},
-        result=made.observation.content if made.observation is not None else "",
-        branch_id=made.branch.id,
-        step=made.step.index,
-        call=made.place,
+        tool=recorded_call.call.name,
+        arguments=recorded_call.call.arguments or {},
+        result=recorded_call.observation.content if recorded_call.observation is not None else "",
+        branch_id=recorded_call.branch.id,
+        step=recorded_call.step.index,
+        call=recorded_call.place,
     )

@@ -51,7 +51,7 @@ class RootCauseCandidate:
 
     @property
     def is_supported(self) -> bool:
-        """True if a finding or a quoted passage supports the candidate."""
+        """Return whether a finding or a quote supports the candidate."""
         return bool(self.codes)
 
 
@@ -84,10 +84,10 @@ class RunHeader:
         explanation: the state in a sentence.
         probability: probability that the final run failed; None without a diagnosis.
         cause: the root cause; None if no failure was found.
-        causes: the ranked hypotheses of the diagnosis, without unlikely ones.
-        recovery: the recovery that determined the state.
+        causes: hypotheses of the diagnosis by rank, without unlikely ones.
+        recovery: recovery that determined the state.
         final_verdict: verdict of the diagnosis on the final run, after recoveries.
-        is_training_run: the model that made the diagnosis was trained on the run.
+        is_training_run: whether the model of the diagnosis was trained on the run.
     """
 
     state: RunState
@@ -103,7 +103,7 @@ class RunHeader:
 
     @property
     def support(self) -> StepSupport | None:
-        """Support for the root cause; None without one. The step of a recovery is a root cause."""
+        """Return the support for the root cause; None without a cause. A recovery makes it certain."""
         if self.cause is None:
             return None
         if self.recovery is not None:
@@ -116,22 +116,22 @@ class RunHeader:
 
     @property
     def is_cause_certain(self) -> bool:
-        """True if evidence or a recovery supports the root cause of a failed run."""
+        """Return whether evidence or a recovery supports the root cause of a failed run."""
         return self.support is StepSupport.ROOT_CAUSE
 
     @property
     def has_likely_cause(self) -> bool:
-        """True if the first candidate is the root cause or likely."""
+        """Return whether the first candidate is a root cause or a likely step."""
         return self.support in (StepSupport.ROOT_CAUSE, StepSupport.LIKELY)
 
 
 _MIN_CAUSES = 3
 _MIN_PROBABILITY = 0.1
-"""Hypotheses after the third that are less likely than this are left out."""
+"""Least probability of a hypothesis after the third; less likely ones are left out."""
 
 
 def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> RunHeader:
-    """Build the header; call it before other quotes are added, as quotes of causes come first."""
+    """Build the header. It adds the quotes of causes, which have the first numbers, to ``quotes``."""
     diagnosis = data.diagnosis
     main = _select_main_recovery(data.recoveries)
     recovery_cause = _build_recovery_cause(main, branches, quotes) if main is not None else None
@@ -152,18 +152,18 @@ def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> Ru
 
 
 def _select_main_recovery(recoveries: Sequence[StoredRecovery]) -> StoredRecovery | None:
-    """Return the recovery to show first: the last that stopped the run, else the largest.
+    """Return the last recovery that stopped the run, else the one that abandoned most steps.
 
-    Recoveries that helped take precedence over larger ones that did not. A call that the guard held and the
-    agent made again may be intended, so it does not make the run a failure.
+    Confirmed recoveries precede others. A call that the guard held and the agent repeated may be intended,
+    so it does not make the run a failure.
     """
     recoveries = [one for one in recoveries if not _is_insisted_call(one)]
-    helped = [one for one in recoveries if one.outcome == "recovered"]
-    ended = [one for one in recoveries if one.stop_reason]
+    confirmed = [one for one in recoveries if one.outcome == "recovered"]
+    stops = [one for one in recoveries if one.stop_reason]
     return (
-        ended[-1]
-        if ended
-        else max(helped or recoveries, key=lambda one: (one.undone_steps, one.order), default=None)
+        stops[-1]
+        if stops
+        else max(confirmed or recoveries, key=lambda one: (one.undone_steps, one.order), default=None)
     )
 
 
@@ -194,25 +194,25 @@ def _describe_state(
 
 
 def _describe_recovered_state(
-    all: Sequence[StoredRecovery], main: StoredRecovery, diagnosis: Diagnosis | None
+    recoveries: Sequence[StoredRecovery], main: StoredRecovery, diagnosis: Diagnosis | None
 ) -> tuple[RunState, str, str]:
-    times = format_quantity(len(all), "time")
+    times = format_quantity(len(recoveries), "time")
     if main.stop_reason:
         return (
             "lost",
             "Stopped by the guard",
             f"The guard intervened {times} and then stopped the run: {main.stop_reason}",
         )
-    undone_steps = sum(recovery.undone_steps for recovery in all)
+    undone_steps = sum(recovery.undone_steps for recovery in recoveries)
     summary = f"The guard intervened {times}" + (
         f" and rolled back {format_quantity(undone_steps, 'step')} in all" if undone_steps else ""
     )
     summary += f"; {_describe_recovery(main)}." if main.resume_step is not None else "."
-    if all[-1].outcome == "failed" or (diagnosis is not None and diagnosis.verdict is Verdict.FAILED):
+    if recoveries[-1].outcome == "failed" or (diagnosis is not None and diagnosis.verdict is Verdict.FAILED):
         return "lost", "Failed after recovery", summary
-    if any(recovery.outcome == "planned" for recovery in all):
+    if any(recovery.outcome == "planned" for recovery in recoveries):
         return "pending", "Recovery in progress", f"{summary} Its outcome is not known yet."
-    if all[-1].outcome == "unknown":
+    if recoveries[-1].outcome == "unknown":
         return (
             "undecided",
             "Failed; outcome of the recovery unknown",
@@ -224,9 +224,9 @@ def _describe_recovered_state(
 
 
 def _describe_recovery(main: StoredRecovery) -> str:
-    """Describe the main recovery."""
-    undone = [one for one in main.actions if one.get("action") == "Compensate"]
-    count = sum(len(one.get("effects") or ()) for one in undone)
+    """Return the rollback of a recovery as a clause."""
+    compensations = [one for one in main.actions if one.get("action") == "Compensate"]
+    count = sum(len(one.get("effects") or ()) for one in compensations)
     summary = f"it rolled back to step {main.step}"
     return f"{summary} and compensated {format_quantity(count, 'effect')}" if count else summary
 
@@ -241,21 +241,21 @@ def _describe_final_verdict(diagnosis: Diagnosis | None) -> str:
 def _build_recovery_cause(
     main: StoredRecovery, branches: BranchViews, quotes: QuoteIndex
 ) -> RootCauseCandidate:
-    """Return the hypothesis that a recovery addressed, on the branch that it abandoned."""
-    line = branches.find_by_recovery(main)
-    is_in_line = 0 <= main.step < len(line.steps)
+    """Return the hypothesis that a recovery addressed, on the branch that the recovery abandoned."""
+    branch = branches.find_by_recovery(main)
+    is_in_run = 0 <= main.step < len(branch.steps)
     return RootCauseCandidate(
         rank=1,
-        branch_id=line.owner_ids[main.step] if is_in_line else CURRENT_BRANCH,
+        branch_id=branch.owner_ids[main.step] if is_in_run else CURRENT_BRANCH,
         step=main.step,
-        agent=line.steps[main.step].agent if is_in_line else "",
+        agent=branch.steps[main.step].agent if is_in_run else "",
         module="",
         codes=tuple(find_code_title(code) for code in main.codes),
         probability=0.0,
         reason=main.reason,
         correction=main.agent_message,
-        quotes=quotes.add(main.evidence, line.steps, line.owner_ids, is_primary=True),
-        is_in_run=is_in_line,
+        quotes=quotes.add(main.evidence, branch.steps, branch.owner_ids, is_primary=True),
+        is_in_run=is_in_run,
     )
 
 
@@ -288,8 +288,8 @@ def _build_cause(
 
 
 def compute_totals(data: RunData, branches: BranchViews) -> RunTotals:
-    """Sum over all branches, because abandoned steps had a cost too."""
-    steps = [step for line in branches for step in line.own_steps]
+    """Return the totals over all branches, because abandoned steps had a cost, too."""
+    steps = [step for branch in branches for step in branch.own_steps]
     usages = [step.usage for step in steps if step.usage is not None]
     counted = [
         usage for usage in usages if usage.prompt_tokens is not None or usage.completion_tokens is not None
@@ -298,7 +298,7 @@ def compute_totals(data: RunData, branches: BranchViews) -> RunTotals:
     timing = tuple((part, value) for part, value in data.diagnosis.timing.items()) if data.diagnosis else ()
     return RunTotals(
         steps=len(branches.current.steps),
-        abandoned_steps=sum(len(line.own_steps) for line in branches.abandoned),
+        abandoned_steps=sum(len(branch.own_steps) for branch in branches.abandoned),
         agents=len({step.agent for step in branches.current.steps if step.source is Source.AGENT}),
         tokens=sum((u.prompt_tokens or 0) + (u.completion_tokens or 0) for u in counted) if counted else None,
         cost=sum(costs) if costs else None,
@@ -316,8 +316,8 @@ def _compute_duration(steps: Sequence[Step]) -> float | None:
     span = max(*ends, *starts) - min(starts) if ends else max(starts) - min(starts)
     if span > 0:
         return span
-    lasted = [seconds for step in steps if (seconds := compute_seconds(step)) is not None]
-    return sum(lasted) if lasted else None
+    durations = [seconds for step in steps if (seconds := compute_seconds(step)) is not None]
+    return sum(durations) if durations else None
 
 
 def _find_guard_seconds(data: RunData) -> float | None:

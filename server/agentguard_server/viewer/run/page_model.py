@@ -28,12 +28,12 @@ class RunPageModel:
     Attributes:
         data: data of the run.
         branches: the current branch and the abandoned ones.
-        quotes: all quotes, numbered.
+        quotes: all quotes with their numbers.
         header: header of the page.
         scored_findings: rows of the table of findings.
         ledger: side effects of tool calls.
         branch_diffs: comparisons of abandoned branches with their replacements.
-        propagation: propagation of the root cause's values; None without a root cause.
+        propagation: propagation of the values of the root cause; None without a root cause.
         turn_context: data from which turns are built.
     """
 
@@ -51,43 +51,43 @@ class RunPageModel:
     @classmethod
     def from_run_data(cls, data: RunData, *, fold: FoldOptions | None = None) -> RunPageModel:
         """Build the page model from the data of a run."""
-        lines, quotes = build_branches(data), QuoteIndex()
-        head = build_header(data, lines, quotes)
-        live = lines.current
-        scores = tuple(
+        branches, quotes = build_branches(data), QuoteIndex()
+        header = build_header(data, branches, quotes)
+        current = branches.current
+        scored_findings = tuple(
             score_finding(
                 finding,
                 data.finding_ids.get((finding.detector, finding.step), ""),
-                quotes.add(finding.evidence, live.steps, live.owner_ids),
-                again,
+                quotes.add(finding.evidence, current.steps, current.owner_ids),
+                repeated_steps,
             )
-            for finding, again in group_findings(data.findings)
+            for finding, repeated_steps in group_findings(data.findings)
         )
         for recovery in data.recoveries:
-            acted = lines.find_by_recovery(recovery)
-            quotes.add(recovery.evidence, acted.steps, acted.owner_ids)
-        ledger = build_ledger(data, lines)
-        traced = _trace_root_cause(data, lines, head)
-        reading = TurnContext(
+            branch = branches.find_by_recovery(recovery)
+            quotes.add(recovery.evidence, branch.steps, branch.owner_ids)
+        ledger = build_ledger(data, branches)
+        propagation = _trace_root_cause(data, branches, header)
+        turn_context = TurnContext(
             quotes=quotes,
             findings=_group_by_step(data.findings),
             effects={(one.branch_id, one.step, one.call): one for one in ledger if one.branch_id is not None},
-            ranks=_rank_steps(head),
-            uses=_group_uses(traced, lines, head),
+            ranks=_rank_steps(header),
+            uses=_group_uses(propagation, branches, header),
             fold=fold or FoldOptions(),
-            is_cause_certain=head.is_cause_certain,
-            has_likely_cause=head.has_likely_cause,
+            is_cause_certain=header.is_cause_certain,
+            has_likely_cause=header.has_likely_cause,
         )
         return cls(
             data=data,
-            branches=lines,
+            branches=branches,
             quotes=quotes,
-            header=head,
-            scored_findings=scores,
+            header=header,
+            scored_findings=scored_findings,
             ledger=ledger,
-            branch_diffs=diff_branches(lines),
-            propagation=traced,
-            turn_context=reading,
+            branch_diffs=diff_branches(branches),
+            propagation=propagation,
+            turn_context=turn_context,
         )
 
     def get_branch(self, id: str) -> BranchView | None:
@@ -97,7 +97,7 @@ class RunPageModel:
     def build_turns(
         self, branch: BranchView, begin: int, end: int, *, prefix: str = ""
     ) -> tuple[TurnView, ...]:
-        """Build turns of a branch."""
+        """Build the turns from step ``begin`` up to ``end`` of a branch."""
         return build_turns(self.turn_context, branch, begin, end, prefix=prefix)
 
     def find_root_step(self, branch: BranchView) -> int | None:
@@ -112,21 +112,21 @@ class RunPageModel:
             return None
         return cause.step if branch.owner_ids[cause.step] == cause.branch_id else None
 
-    def group_forks(self, line: BranchView) -> Mapping[int, tuple[BranchView, ...]]:
-        """Return the branches that were abandoned in favour of this one, by fork step."""
+    def group_forks(self, replacement: BranchView) -> Mapping[int, tuple[BranchView, ...]]:
+        """Return the branches that were abandoned in favour of ``replacement``, by fork step."""
         forks: dict[int, list[BranchView]] = defaultdict(list)
         for branch in self.branches.abandoned:
             parent = self.branches.by_id[branch.parent_id]
-            is_visible = parent.id == line.id or (
-                branch.fork_step < line.fork_step and parent.id in line.owner_ids
+            is_visible = parent.id == replacement.id or (
+                branch.fork_step < replacement.fork_step and parent.id in replacement.owner_ids
             )
-            if is_visible and branch.id != line.id:
+            if is_visible and branch.id != replacement.id:
                 forks[branch.fork_step].append(branch)
         return {step: tuple(branches) for step, branches in forks.items()}
 
     @property
     def last_step(self) -> OutlineRow | None:
-        """Return the line of the last step of the current branch; None if the run has no step."""
+        """Return the outline row of the last step of the current branch; None if it has no step."""
         branch = self.branches.current
         if not branch.steps:
             return None
@@ -136,15 +136,12 @@ class RunPageModel:
             branch.steps[place], place, badges, is_root=place == self.find_root_step(branch)
         )
 
-    def strip(self, branch: BranchView, axis: Axis | None) -> Timeline:
-        """Build the timeline of a branch."""
+    def build_timeline(self, branch: BranchView, axis: Axis | None) -> Timeline:
+        """Build the timeline of a branch; below the current branch, it has the abandoned ones."""
         abandoned = () if branch.number else self.branches.abandoned
-        beside = [
-            LaneSource(branch=abandoned_branch, root=self.find_root_step(abandoned_branch))
-            for abandoned_branch in abandoned
-        ]
+        lanes = [LaneSource(branch=one, root=self.find_root_step(one)) for one in abandoned]
         return build_timeline(
-            branch, self.get_badges(branch), root=self.find_root_step(branch), axis=axis, lanes=beside
+            branch, self.get_badges(branch), root=self.find_root_step(branch), axis=axis, lanes=lanes
         )
 
     def get_badges(self, branch: BranchView) -> dict[int, frozenset[Badge]]:
@@ -177,12 +174,13 @@ def _group_by_step(findings: tuple[Finding, ...]) -> dict[int, tuple[Finding, ..
     for finding in findings:
         findings_by_step[finding.step].append(finding)
     return {
-        step: tuple(sorted(here, key=lambda one: -one.probability)) for step, here in findings_by_step.items()
+        step: tuple(sorted(step_findings, key=lambda one: -one.probability))
+        for step, step_findings in findings_by_step.items()
     }
 
 
 def _rank_steps(header: RunHeader) -> dict[tuple[str, int], int]:
-    """Rank the root cause first, on any branch; other hypotheses keep their ranks."""
+    """Return the rank of each step, from 1: the root cause first, then the other hypotheses."""
     ranks: dict[tuple[str, int], int] = {}
     has_recovery_cause = header.cause is not None and header.recovery is not None
     if header.cause is not None and header.cause.is_in_run:
@@ -197,25 +195,24 @@ def _trace_root_cause(data: RunData, branches: BranchViews, header: RunHeader) -
     cause = header.cause
     if cause is None or not cause.is_in_run:
         return None
-    # Trace along the branch of the step, as later steps of the current branch did not use its values.
-    line = branches.by_id[cause.branch_id]
+    return trace_propagation(data.run, _select_cause_branch(branches, header).steps, cause.step)
+
+
+def _select_cause_branch(branches: BranchViews, header: RunHeader) -> BranchView:
+    """Return the branch whose steps could use values of the root cause: the one that a recovery abandoned."""
     if header.recovery is not None:
-        line = branches.find_by_recovery(header.recovery)
-    return trace_propagation(data.run, line.steps, cause.step)
+        return branches.find_by_recovery(header.recovery)
+    return branches.by_id[header.cause.branch_id] if header.cause is not None else branches.current
 
 
 def _group_uses(
     propagation: ErrorPropagation | None, branches: BranchViews, header: RunHeader
 ) -> dict[tuple[str, int], tuple[ValueTrace, ...]]:
-    if propagation is None or header.cause is None:
+    if propagation is None:
         return {}
-    line = (
-        branches.find_by_recovery(header.recovery)
-        if header.recovery is not None
-        else branches.by_id[header.cause.branch_id]
-    )
+    branch = _select_cause_branch(branches, header)
     uses: dict[tuple[str, int], list[ValueTrace]] = defaultdict(list)
     for trace in propagation.traces:
         for step in trace.uses:
-            uses[line.owner_ids[step], step].append(trace)
+            uses[branch.owner_ids[step], step].append(trace)
     return {place: tuple(traces) for place, traces in uses.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agentguard_server.cmd_view import classify_sources
 from agentguard_server.viewer.app import build_app
-from agentguard_server.viewer.pages.campaigns import CampaignFolders
+from agentguard_server.viewer.data.report_folders import CampaignFolders
 from agentguard_server.viewer.settings import ViewerSettings
 from starlette.testclient import TestClient
 
@@ -64,7 +64,7 @@ def test_list_names_campaign_with_its_outcomes(client: TestClient) -> None:
 
 def test_page_has_the_parts_of_the_report(client: TestClient, campaign: Path) -> None:
     page = client.get(find_path(client))
-    (found,) = CampaignFolders([campaign]).list_folders()
+    (found,) = CampaignFolders([campaign]).list_campaigns()
     assert found.report is not None
     assert page.status_code == 200
     assert "".join(render_campaign_parts(found.report)) in page.text

@@ -38,7 +38,7 @@ def test_files_are_read_and_diagnosed(store):
     (row,) = store.list_run_summaries().rows
     assert row.verdict
     assert row.findings == len(store.list_findings(row.run_id))
-    state = loader.loading
+    state = loader.progress
     assert (state.total, state.done, state.runs, state.broken, state.running) == (1, 1, 1, 0, False)
 
 
@@ -60,10 +60,10 @@ def test_unreadable_file_is_reported_and_others_are_shown(store, tmp_path):
     loader = read(
         store, tmp_path / "bad.json", tmp_path / "gone.json", tmp_path / "good.json", on_error=told.append
     )
-    assert loader.loading.runs == 1
-    assert loader.loading.broken == 2
+    assert loader.progress.runs == 1
+    assert loader.progress.broken == 2
     assert [one for one in told if "bad.json" in one]
-    assert told == loader.loading.errors
+    assert told == loader.progress.errors
     assert len(store.list_run_summaries().rows) == 1
 
 
@@ -90,8 +90,8 @@ def test_invalid_ids_are_replaced(store):
 def test_errors_are_counted_and_some_are_kept(store):
     loader = FileLoader(store, ())
     for i in range(MAX_SHOWN_ERRORS * 2):
-        loader.loading.add_error(str(i))
-    assert (loader.loading.broken, len(loader.loading.errors)) == (MAX_SHOWN_ERRORS * 2, MAX_SHOWN_ERRORS)
+        loader.progress.add_error(str(i))
+    assert (loader.progress.broken, len(loader.progress.errors)) == (MAX_SHOWN_ERRORS * 2, MAX_SHOWN_ERRORS)
 
 
 def test_internal_error_stops_loading_but_not_viewer(store):
@@ -99,12 +99,12 @@ def test_internal_error_stops_loading_but_not_viewer(store):
         raise ZeroDivisionError
 
     loader = read(store, SAMPLES / "01-banana-and-pepper.json", diagnose=broken)
-    assert loader.loading.running is False
-    assert "ZeroDivisionError" in loader.loading.errors[0]
+    assert loader.progress.running is False
+    assert "ZeroDivisionError" in loader.progress.errors[0]
 
 
 def test_loading_can_be_stopped(store):
     loader = FileLoader(store, [SAMPLES])
     loader.start()
     loader.stop(10)
-    assert loader.loading.running is False
+    assert loader.progress.running is False

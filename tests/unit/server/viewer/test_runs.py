@@ -136,6 +136,7 @@ def test_active_filter_can_be_removed(store, client):
         ("max_tokens=" + "9" * 300, "not a number of tokens"),
         ("min_cost=nan", "not an amount in dollars"),
         ("step=٣", "not a step"),
+        ("foo=1", "&#39;foo&#39; is not a filter: it is ignored"),
     ],
 )
 def test_invalid_parameters_are_ignored_and_reported(store, client, query, said):
@@ -250,6 +251,12 @@ def test_unknown_choice_in_an_address_is_reported():
     assert found.problems == (
         "'passed' is not one of failed, undecided, no_failure_found, not_diagnosed: it is ignored",
     )
+
+
+def test_unknown_parameter_in_an_address_is_reported():
+    found = parse_run_query([("foo", "1"), ("verdict", "failed"), ("after", "x"), ("limit", "25")])
+    assert found.problems == ("'foo' is not a filter: it is ignored",)
+    assert found.to_query_string() == "?verdict=failed&limit=25"
 
 
 def test_address_is_parsed():

@@ -9,7 +9,7 @@ from agentguard_server.viewer.security_middleware import (
     CONTENT_SECURITY_POLICY,
     MAX_BODY_BYTES,
     MAX_TARGET_BYTES,
-    _host_name,
+    _parse_host,
 )
 from agentguard_server.viewer.settings import ViewerSettings
 from hypothesis import given, settings
@@ -75,7 +75,7 @@ def test_error_page_has_security_headers(store, monkeypatch):
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:7430", "localhost", "LOCALHOST:1", "[::1]:7430", "localhost.", "127.8.8.8"]
 )
-def test_local_host_names_are_accepted(open_client, host):
+def test_local_parse_hosts_are_accepted(open_client, host):
     assert open_client.get("/", headers={"host": host}).status_code == 200
 
 
@@ -87,7 +87,7 @@ def test_local_host_names_are_accepted(open_client, host):
         "a b", "127.0.0.1#",
     ],
 )  # fmt: skip
-def test_other_host_names_are_rejected_on_loopback(open_client, host):
+def test_other_parse_hosts_are_rejected_on_loopback(open_client, host):
     answer = open_client.get("/", headers={"host": host})
     assert answer.status_code in (400, 421)
     assert "<" not in answer.text
@@ -101,7 +101,7 @@ def test_two_host_headers_are_rejected(open_client):
 @given(st.text(max_size=40))
 @settings(max_examples=300)
 def test_host_header_is_parsed_or_rejected(text):
-    name = _host_name(text)
+    name = _parse_host(text)
     assert name is None or ("@" not in name and "/" not in name)
 
 

@@ -296,7 +296,7 @@ def test_propagation_of_value_in_most_steps_is_not_traced() -> None:
 
 
 def test_time_strip_shows_branches_below(recovered: RunPageModel) -> None:
-    strip = recovered.strip(recovered.branches.current, None)
+    strip = recovered.build_timeline(recovered.branches.current, None)
     assert strip.axis == "time"
     assert [lane.number for lane in strip.lanes] == [1, 2, 3]
     assert strip.lanes[2].root is not None
@@ -306,7 +306,7 @@ def test_time_strip_shows_branches_below(recovered: RunPageModel) -> None:
 
 
 def test_index_strip_gives_each_step_equal_width(lost: RunPageModel) -> None:
-    strip = lost.strip(lost.branches.current, "steps")
+    strip = lost.build_timeline(lost.branches.current, "steps")
     assert (strip.axis, len(strip.bars)) == ("steps", 18)
     assert {round(bar.width, 1) for bar in strip.bars} == {5.6}
     assert strip.bars[4].root
@@ -320,7 +320,7 @@ def test_long_strip_is_binned_and_keeps_errors() -> None:
         replace(said(i, "s"), tool_calls=(call,), observations=(error,)) if i == 7_777 else said(i, "s")
         for i in range(10_000)
     )
-    strip = RunPageModel.from_run_data(RunData.from_run(run_of(*steps))).strip(
+    strip = RunPageModel.from_run_data(RunData.from_run(run_of(*steps))).build_timeline(
         build_branches(RunData.from_run(run_of(*steps))).current, None
     )
     assert len(strip.bars) <= MAX_BARS
@@ -331,7 +331,7 @@ def test_long_strip_is_binned_and_keeps_errors() -> None:
 
 def test_empty_run_has_empty_strip() -> None:
     view = RunPageModel.from_run_data(RunData.from_run(run_of()))
-    assert view.strip(view.branches.current, None).bars == ()
+    assert view.build_timeline(view.branches.current, None).bars == ()
 
 
 # -- turns and search
