@@ -3,7 +3,7 @@
 The viewer shows texts from untrusted programs. The middleware therefore checks each request:
 
 - Host, on loopback: a web site can point its own domain name at 127.0.0.1 and would then read the pages as
-  pages of its own origin (DNS rebinding).
+  pages with the same origin (DNS rebinding).
 - Token, off loopback: the comparison takes constant time.
 - Origin, of a request that changes data: it must come from a page of the viewer (OWASP, "Cross-Site Request
   Forgery Prevention": Fetch Metadata and Origin).

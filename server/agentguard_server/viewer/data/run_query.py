@@ -72,7 +72,7 @@ class RunQuery:
         return self.to_query_string(sort=name, dir="desc" if descending else "asc")
 
     def value(self, name: str) -> str:
-        """Return the first value of a parameter; empty if there is none."""
+        """Return the first value of a parameter; empty if it has no value."""
         return next((value for key, value in self.parameters if key == name), "")
 
     def has(self, name: str, value: str) -> bool:
