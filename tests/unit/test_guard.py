@@ -79,7 +79,7 @@ def test_unknown_detector_and_option_are_errors_at_construction():
 
 
 def test_untrained_method_is_rejected():
-    with pytest.raises(ConfigError, match="fit it first"):
+    with pytest.raises(ConfigError, match="needs training"):
         Guard(localizer="label_copy")
 
 
