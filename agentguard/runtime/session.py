@@ -2,7 +2,7 @@
 
 An integration maps its framework to these events and calls them in this order for each turn::
 
-    plan = session.check_boundary()      before the model call: execute the plan's actions first
+    plan = session.check_boundary()      before the model call: apply the plan's actions first
     plan = session.propose(turn)         after the response, before the tools: a plan here rejects the
                                          turn, repairs it, or starts a vote (`Session.count_votes`)
     claim = session.begin_tool(...)      before each tool; session.end_tool(claim, ...) after it
@@ -70,7 +70,7 @@ class Session(RunState):
             self.declare_tools(tools)
 
     def check_boundary(self) -> RecoveryPlan | None:
-        """Return the plan to carry out before the next model call, if there is one."""
+        """Return the plan to apply before the next model call, if there is one."""
         with self.acquire_lock():
             self.start_turn()
             self.queue_judge_findings()
@@ -90,12 +90,12 @@ class Session(RunState):
 
         Returns:
             A plan, or None if the integration can run the tools. In that case a finding on the turn may still
-            lead to a plan at the next boundary. The integration answers the plan's actions as follows;
+            lead to a plan at the next boundary. The integration applies the plan's actions as follows;
             `resolve_turn` implements `Repair` and `Sample`:
 
-            - `Reject`: drop the turn and ask the model again with the plan's messages.
-            - `Escalate`: drop the turn and ask a person.
-            - `Stop`: drop the turn and end the run.
+            - `Reject`: discard the turn and request another from the model with the plan's messages.
+            - `Escalate`: discard the turn and ask a person.
+            - `Stop`: discard the turn and end the run.
             - `Repair`: repair the turn and propose it again.
             - `Sample`: request further candidates and pass them to `count_votes`.
         """
@@ -114,8 +114,8 @@ class Session(RunState):
         """Wait for the judges' answer about an accepted turn, for at most ``hold_s`` seconds.
 
         Returns:
-            A plan that keeps the calls from running, as from `propose`, if both judges call the turn a
-            mistake. Else None.
+            A plan that prevents the calls, as from `propose`, if both judges consider the turn a mistake.
+            Otherwise None.
         """
         live_run = self.live_run
         if live_run is None:
@@ -131,8 +131,8 @@ class Session(RunState):
     def record_person_answer(self, answer: str) -> str:
         """Record a person's answer to the question of an `Escalate`; return the message to the agent.
 
-        If the question is about refused calls, an answer such as "yes" lets them run when the agent makes
-        them again. Any other answer forbids them.
+        If the question is about refused calls, an answer such as "yes" permits their repetition by the agent.
+        Any other answer forbids them.
         """
         with self.acquire_lock():
             is_approved = self.pending_turn.approvals.record_answer(answer)
@@ -180,8 +180,8 @@ class Session(RunState):
         Args:
             claim: the claim that `begin_tool` returned.
             result: the tool's result or the text of its exception.
-            is_refused: the tool failed and certainly had no effect.
-            has_failed: the tool raised an exception; None if unknown.
+            is_refused: True if the tool failed and certainly had no effect.
+            has_failed: whether the tool raised an exception; None if unknown.
         """
         tool = claim.effect.tool
         if claim.decision is not ExecutionDecision.RUN or not self.ledger.has_effect(tool):
@@ -197,15 +197,15 @@ class Session(RunState):
                 case AttemptOutcome.DONE:
                     self.ledger.mark_done(claim.effect, result)
                 case AttemptOutcome.UNKNOWN:
-                    # Without this write the effect stays attempted, which is as safe.
+                    # Without this write the effect remains attempted, which also prevents a repetition.
                     self.run_safely(self.ledger.mark_ambiguous, claim.effect)
 
     def _reconcile(self, claim: EffectClaim, reconcile: Reconcile) -> EffectClaim:
-        """Find out by the tool's reconcile function whether a call with unknown outcome took effect."""
+        """Determine by the tool's reconcile function whether a call with unknown outcome took effect."""
         effect = claim.effect
         try:
             found = reconcile(**effect.arguments)
-        except Exception as error:  # the function may raise anything; the outcome stays unknown
+        except Exception as error:  # the function may raise anything; the outcome remains unknown
             self.record_failure(error)
             return claim
         with self.acquire_lock():
@@ -243,17 +243,17 @@ class Session(RunState):
                 return None
             plan = run_end.end_run(self, self.pending_turn, is_refusable=is_refusable)
             if plan is not None:
-                self.start_turn()  # the integration may ask the model again without another boundary
+                self.start_turn()  # the integration may call the model again without another boundary
             return plan
 
     def _annotate(self, turn: Step) -> Step:
         """Return the step with its index and all annotations."""
         numbered = self.annotate_messages(turn).with_index(len(self))
-        marks = self.pending_turn.take_annotations(numbered)
+        annotations = self.pending_turn.take_annotations(numbered)
         retry = self._read_retry if turn.source is Source.AGENT else None
         if retry is not None and (reads := retry.build_annotations(self, numbered)):
-            marks["repaired"] = [*marks.get("repaired", []), *reads]
-        return annotate_step(numbered, marks) if marks else numbered
+            annotations["repaired"] = [*annotations.get("repaired", []), *reads]
+        return annotate_step(numbered, annotations) if annotations else numbered
 
 
 def end_session(session: Session) -> _sync_async.SharedBody[RecoveryPlan | None]:
@@ -342,15 +342,15 @@ def _resolve_proposal(
             candidates: list[Step | None] = [turn]
             state = session.count_votes(plan, candidates)
             while state.variants:
-                given = yield from _request_candidates(build_request, state.variants)
-                answers += given
-                candidates += [_parse_candidate(session, one, parse_turn) for one in given]
+                responses = yield from _request_candidates(build_request, state.variants)
+                answers += responses
+                candidates += [_parse_candidate(session, one, parse_turn) for one in responses]
                 state = session.count_votes(plan, candidates)
             plan = state.plan
             if state.turn is not None:
-                said = candidates[state.candidate_index]
-                again = said is not None and bool(diff_calls(said, state.turn))
-                repaired = again or (repaired and state.candidate_index == 0)
+                original = candidates[state.candidate_index]
+                is_changed = original is not None and bool(diff_calls(original, state.turn))
+                repaired = is_changed or (repaired and state.candidate_index == 0)
                 turn, response = state.turn, answers[state.candidate_index]
         else:
             return ResolvedTurn(turn=turn, response=response, is_repaired=repaired, plan=plan)
@@ -361,15 +361,15 @@ def _request_candidates(
     build_request: Callable[[SampleVariant], Any], variants: Sequence[SampleVariant]
 ) -> _sync_async.SharedBody[list[Any]]:
     """Return the responses in order; a failed request has its exception in place of the response."""
-    made: list[Any] = []
+    requests: list[Any] = []
     for variant in variants:
         try:
-            made.append(build_request(variant))
+            requests.append(build_request(variant))
         except Exception as error:  # for example, the model does not exist
-            made.append(error)
-    good = [one for one in made if not isinstance(one, Exception)]
-    given = iter((yield _sync_async.Gather(tuple(good))))
-    return [one if isinstance(one, Exception) else next(given) for one in made]
+            requests.append(error)
+    valid = tuple(one for one in requests if not isinstance(one, Exception))
+    responses = iter((yield _sync_async.Gather(valid)))
+    return [one if isinstance(one, Exception) else next(responses) for one in requests]
 
 
 def _parse_candidate(session: Session, response: Any, parse_turn: Callable[[Any], Step]) -> Any:
@@ -378,6 +378,6 @@ def _parse_candidate(session: Session, response: Any, parse_turn: Callable[[Any]
         if isinstance(response, Exception):
             raise response
         return parse_turn(response)
-    except Exception as error:  # a model may fail in any way; the other candidates still vote
+    except Exception as error:  # a model may raise anything; the other candidates still vote
         session.record_failure(error)
         return None

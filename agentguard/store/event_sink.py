@@ -1,4 +1,4 @@
-"""Event sink that writes a run to the store while the run is in progress."""
+"""Event sink that writes a run in progress to the store."""
 
 from __future__ import annotations
 

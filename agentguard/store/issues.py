@@ -1,8 +1,8 @@
 """Issues: recurring failures with a title, an owner and a state.
 
-An issue gathers all failed runs whose root causes have the same agent, code and module. Its runs, times and
-trend are counted from the run summaries, so that they are correct after a deletion or a new diagnosis. The
-table of issues has only decisions of people: an issue without a decision has no row.
+An issue consists of all failed runs whose root causes have the same agent, code and module. Its runs, times
+and trend are counted from the run summaries, so that they are correct after a deletion or a new diagnosis.
+The table of issues has only decisions of people: an issue without a decision has no row.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def list_issues(
     Args:
         store: the store.
         state: only issues of this current state.
-        min_runs: leave out issues with fewer runs, unless a person changed them.
+        min_runs: minimum number of runs of an issue without a decision of a person.
         tenant: tenant that owns the runs.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Ids of imported runs in a store: a different run with a stored id gets an id of its file."""
+"""Assignment of ids to imported runs: a different run with a stored id gets the id ``FILE:ID``."""
 
 from __future__ import annotations
 

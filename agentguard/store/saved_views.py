@@ -33,7 +33,7 @@ def save_view(store: Store, name: str, query: str, *, tenant: str = "") -> Saved
 
     Args:
         store: the store.
-        name: name of the view, at most 60 characters; blanks at its ends are removed.
+        name: name of the view, at most 60 characters; several blanks count as one.
         query: query string of the list of runs.
         tenant: tenant that owns the view.
 

@@ -41,7 +41,7 @@ _INHERITED_RESOURCES: list[object] = []
 
 
 class RowProducer(Protocol):
-    """Background work that writes rows, e.g. the diagnosis of runs that have ended."""
+    """Background work that writes rows, for example the diagnosis of runs that have ended."""
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until all work is done; return False after the timeout."""
@@ -53,8 +53,7 @@ class Store(StoreQueries):
 
     - `write` never waits for the database and never raises.
     - All other methods wait for the database and raise StoreUnavailable if it cannot be used. In asyncio
-      code,
-      call them with ``asyncio.to_thread``.
+      code, call them with ``asyncio.to_thread``.
     - Queries return only committed rows: call `flush` before you query rows that you have just written.
     """
 
@@ -78,8 +77,7 @@ class Store(StoreQueries):
         self._producers: weakref.WeakSet[RowProducer] = weakref.WeakSet()
         self._executor = QueryExecutor(self._database)
         self._retention = Retention(self._database)
-        # If a power failure lost a claim, its effect could be executed twice. So claims always wait for the
-        # disk.
+        # Without its claim, an effect could run twice after a power failure. So claims wait for the disk.
         self._claims_database = Database(self.address, synchronous="full", lock_timeout_s=o.lock_timeout_s)
         self._effect_claims = EffectClaims(self._claims_database, self._database)
 
@@ -117,8 +115,7 @@ class Store(StoreQueries):
     def migrate(url: str | Path | None = None) -> tuple[DatabaseAddress, str, str]:
         """Migrate the tables of a store; return its address and the versions before and after.
 
-        Run summaries are refreshed afterwards in several transactions. If that is interrupted, call this
-        again.
+        Then refresh the run summaries in several transactions. After an interruption, call this method again.
 
         Raises:
             StoreVersion: the tables are newer than this agentguard.
@@ -149,7 +146,7 @@ class Store(StoreQueries):
     # -- writing
 
     def write(self, *rows: r.Row) -> WriteReceipt:
-        """Queue rows, which are committed together soon after. Never raises and never accesses the disk."""
+        """Queue rows, which the writer commits together. Never raises and never accesses the disk."""
         return self._unit_of_work.write(rows)
 
     def unit_of_work(self) -> AbstractContextManager[None]:
@@ -171,14 +168,17 @@ class Store(StoreQueries):
     def flush(self, timeout_s: float | None = None, *, immediate: bool = True) -> None:
         """Wait until all rows queued so far are settled. Raises StoreTimeout after ``timeout_s`` seconds.
 
-        With ``immediate`` the writer commits them at once. Otherwise it gathers rows for a larger batch
-        first. Callers that flush often save transactions with it.
+        With ``immediate`` the writer commits them at once. Without it, the writer first gathers rows for a
+        larger batch, which saves transactions for callers that flush often.
         """
         if not self._writer.flush(timeout_s, immediate=immediate):
             raise StoreTimeout(f"rows are still queued after {timeout_s} s: {self.get_health().last_error}")
 
     def register_producer(self, producer: RowProducer) -> None:
-        """Let `close` wait for a producer, so that its last rows are written; the reference is weak."""
+        """Register a producer for which `close` waits, so that its last rows are written.
+
+        The store has only a weak reference to the producer.
+        """
         self._producers.add(producer)
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
@@ -197,7 +197,10 @@ class Store(StoreQueries):
     def rebuild_run_summaries(self) -> int:
         """Rebuild the summaries of all runs from their stored rows; return the number of runs.
 
-        The writer keeps summaries up to date, so this is needed only to repair them. Raises StoreUnavailable.
+        The writer updates summaries, so this is needed only to repair them.
+
+        Raises:
+            StoreUnavailable: the database cannot be used now.
         """
         self.flush(_FLUSH_TIMEOUT_S)
         try:
@@ -210,11 +213,11 @@ class Store(StoreQueries):
     ) -> int:
         """Add the words of changed runs to the index of `search_steps`; return the number of runs.
 
-        Until then, a search reads the steps of these runs. The viewer calls this in the background. It can be
-        interrupted at any time.
+        Until then, a search reads the steps of these runs. The viewer calls this method in the background. An
+        interruption loses no data.
 
         Args:
-            min_age_s: leave out runs that changed less than this many seconds ago.
+            min_age_s: minimum time in seconds since the last change of a run.
             timeout_s: time after which the update ends; some runs may remain.
             tenant: only runs of this tenant; None means all tenants.
 
@@ -293,7 +296,8 @@ class Store(StoreQueries):
     def delete_expired_shared_state(self, *, session_ttl_s: float, hint_ttl_s: float) -> int:
         """Delete shared sessions and hints not renewed within their TTL; return the number of rows.
 
-        Raises StoreUnavailable.
+        Raises:
+            StoreUnavailable: the database cannot be used now.
         """
         return self._retention.delete_expired_shared_state(session_ttl_s=session_ttl_s, hint_ttl_s=hint_ttl_s)
 
@@ -301,8 +305,8 @@ class Store(StoreQueries):
 def _reopen_after_fork() -> None:
     """Give each open store a new writer and new connections in a forked process.
 
-    The threads of the parent do not exist in the child, and its connections must not be shared. The old
-    objects are kept unused: closing them would send data on the parent's connections. The parent writes its
+    The child has no threads of the parent and must not use its connections. The old objects remain referenced
+    and unused, since their deletion would send data on the parent's connections. The parent writes its
     pending rows.
     """
     for store in list(_OPEN_STORES):

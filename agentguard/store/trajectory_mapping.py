@@ -50,7 +50,7 @@ def build_run_row(
     tenant: str = "",
     created_at: float | None = None,
 ) -> RunRow:
-    """Return the row of a run without its steps; written when a run begins and when its metadata changes."""
+    """Return the row of a run without its steps, for its begin and for changes of its metadata."""
     judged = _NO_ANNOTATION if annotation is None else annotation
     return RunRow(
         tenant=tenant,
@@ -85,7 +85,7 @@ def build_step_row(
 def build_branch_row(
     run_id: str, branch: Branch, *, tenant: str = "", created_at: float | None = None, takes: bool = False
 ) -> BranchRow:
-    """Return the row of a branch; with ``takes`` it takes over steps of the current branch (rollback)."""
+    """Return the row of a branch; ``takes`` moves steps of the current branch to it, as in a rollback."""
     data = {"reason": branch.reason} if branch.reason else {}
     return BranchRow(
         tenant=tenant,
@@ -124,7 +124,7 @@ def _build_branch(row: BranchRow, steps: Sequence[Step]) -> Branch:
     return Branch(
         id=row.id,
         fork_step=row.fork_step,
-        # The rows are sorted by index, whether they came from the current branch or were written to this one.
+        # The rows are sorted by index, including those that were moved from the current branch.
         steps=tuple(steps),
         parent=row.parent,
         reason=node.text_or("reason"),

@@ -179,8 +179,8 @@ def test_lock_of_another_process_delays_rows(tmp_path, caplog):
         assert store.claim(EFFECT).state == "new"
     messages = [one.getMessage() for one in caplog.records if one.name.startswith("agentguard.store.write")]
     assert [text.split("store.db ")[1] for text in messages] == [
-        "cannot be written to; rows are queued: database is locked",  # logged once
-        "can be written to again",
+        "fail; rows stay queued: database is locked",  # logged once
+        "succeed again",
     ]
 
 
@@ -247,7 +247,7 @@ def test_database_of_newer_version_is_not_written(tmp_path):
     wait_for(lambda: not store.get_health().ok)
     assert "update agentguard" in store.get_health().last_error
     store.close(timeout_s=0.2)
-    with pytest.raises(RowsLost, match="closed while it could not be written to"):
+    with pytest.raises(RowsLost, match="closed while writes failed"):
         receipt.wait(10)
 
 

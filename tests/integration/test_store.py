@@ -219,10 +219,10 @@ def test_recovery_outcome_is_added_later(store):
 def test_schemata_are_replaced_only_by_newer_versions(store):
     second = SchemaRow(id="s1", version=2, support=4, data={"signature": ["a"]}, origin="natural")
     store.write(second, replace(second, version=1, support=9)).wait(10)
-    assert store.get_schema("s1") == second
+    assert store.list_schemata() == (second,)
     third = replace(second, version=3, status="retired")
     store.write(third, SchemaRow(id="s2", origin="injected")).wait(10)
-    assert store.get_schema("s1") == third
+    assert third in store.list_schemata()
     assert [one.id for one in store.list_schemata(status="active")] == ["s2"]
     assert [one.id for one in store.list_schemata(origin="natural")] == ["s1"]
     assert len(store.list_schemata()) == 2
@@ -307,7 +307,7 @@ def test_row_rejected_by_database_is_omitted_alone(store):
         connection.exec_driver_sql("CREATE UNIQUE INDEX one_detector ON agentguard_findings (detector)")
     rows = [FindingRow(run_id="r", detector=name) for name in ("a", "before", "b")]
     receipt = store.write(*rows)
-    with pytest.raises(RowsLost, match="the database refused it"):
+    with pytest.raises(RowsLost, match="the database rejected it"):
         receipt.wait(10)
     assert [one.detector for one in store.list_findings("r")] == ["before", "a", "b"]
     assert "before" not in receipt.reason
@@ -508,10 +508,10 @@ def test_tenants_are_separated(store):
         return [
             *lists,
             *pages,
-            *filter(None, [store.get_schema("s", **asked), store.get_verdict("k", **asked)]),
+            *filter(None, [store.get_verdict("k", **asked)]),
         ]
 
-    assert len(answers("a")) == 8
+    assert len(answers("a")) == 7
     assert all(answers("a"))
     assert not any(answers("b"))
     assert not any(answers(""))
@@ -520,7 +520,7 @@ def test_tenants_are_separated(store):
     assert store.get_trajectory("r") is None
     assert [one.tenant for one in store.list_runs(tenant="b").rows] == ["b"]
     store.delete_run("r", tenant="b")
-    assert len(answers("a")) == 8
+    assert len(answers("a")) == 7
     store.delete_tenant("a")
     assert sum(store.get_stats().rows.values()) == 0
 

@@ -18,9 +18,13 @@ from agentguard.store.db.migration import ensure_tables
 class Database:
     """Provider of an engine whose tables exist; safe to use from any thread.
 
-    Processes that have a SQLite file open can still write to it after it was deleted; those rows are lost. So
-    the file is checked before and after each transaction, and rows count as written only if it is still
-    there.
+    A process that has a SQLite file open can still write to it after its deletion; those rows are lost. So
+    the file is checked before and after each transaction. Rows count as written only if it still exists.
+
+    Args:
+        address: address of the database.
+        synchronous: durability of commits in SQLite; see `build_engine`.
+        lock_timeout_s: seconds to wait for a database lock.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class Database:
 
     def _dispose(self) -> None:
         if self._engine is not None:
-            # A connection that is still in use returns to the disposed pool, which would keep it open.
+            # A connection in use returns to the disposed pool later, which would keep it open.
             event.listen(self._engine.pool, "checkin", _close_connection)
             self._engine.dispose()
             self._engine = None
@@ -84,7 +88,7 @@ def _close_connection(_: Any, entry: ConnectionPoolEntry) -> None:
 
 
 def _get_file_identity(path: Path | None) -> tuple[int, int] | None:
-    """Return device and inode of the file, which change when it is replaced by another of the same name."""
+    """Return device and inode of the file, which change when another file replaces it."""
     if path is None:
         return None
     try:

@@ -43,7 +43,7 @@ class DatabaseAddress:
         """Return ``text`` with the password masked in all its quoted forms."""
         secrets = [self.url.password or "", *(self._get_query_value(key) for key in _SECRET_PARAMETERS)]
         for secret in sorted(filter(None, map(str, secrets)), key=len, reverse=True):
-            # SQLAlchemy does not quote blanks and plus signs; other libraries do.
+            # SQLAlchemy does not quote spaces and plus signs; other libraries do.
             quoted = {quote(secret, safe=safe, errors="replace") for safe in ("", "/", " +")}
             for form in {secret, quote_plus(secret, errors="replace"), *quoted}:
                 text = text.replace(form, _MASK)
@@ -69,7 +69,7 @@ def resolve_address(url: str | Path | None, environ: Mapping[str, str] | None = 
     try:
         parsed_url = make_url(text)
     except (ArgumentError, ValueError):
-        raise ConfigError("the URL of the store is not a URL") from None
+        raise ConfigError("the URL of the store is not valid") from None
     if parsed_url.drivername in ("sqlite", "sqlite+pysqlite"):
         return _build_sqlite_address(parsed_url)
     if parsed_url.drivername in _POSTGRESQL_DRIVERS:

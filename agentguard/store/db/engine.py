@@ -19,7 +19,7 @@ SynchronousMode = Literal["normal", "full"]
 IMMEDIATE_TRANSACTION = {"agentguard_immediate": True}
 """Execution options of a write transaction: SQLite acquires its write lock at the start.
 
-Otherwise the transaction would fail half-way if another process had written in the meantime.
+Without them, the transaction fails if another process writes between its first read and its first write.
 """
 
 PRESERVE_ROWCOUNT = {"preserve_rowcount": True}
@@ -38,7 +38,7 @@ def build_engine(
 ) -> Engine:
     """Return an engine that is not connected yet. Raises MissingExtra if the driver is not installed.
 
-    With ``synchronous="normal"`` SQLite hands a commit to the operating system. The commit survives the death
+    With ``synchronous="normal"`` SQLite passes a commit to the operating system. The commit survives a crash
     of the process; a power failure may lose the last ones
     (https://sqlite.org/pragma.html#pragma_synchronous). ``"full"`` waits for the disk. PostgreSQL waits for
     the disk unless it is configured otherwise.
@@ -94,8 +94,8 @@ def _enable_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
             connection.execute("PRAGMA journal_mode=WAL").fetchall()
             return
         except sqlite3.OperationalError as error:
-            # SQLite ignores its busy timeout here: two connections that switch the mode of a new file at once
-            # could wait for each other, so one of them fails at once.
+            # SQLite ignores its busy timeout here. Two connections that switch the mode of a new file at the
+            # same time would wait for each other, so one of them fails immediately.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                 raise
             time.sleep(_LOCK_RETRY_S)
@@ -134,7 +134,7 @@ def _build_postgresql_engine(address: DatabaseAddress, lock_timeout_s: float) ->
 def is_outage(error: BaseException) -> bool:
     """Return whether the state of the database caused an error, and not the statement.
 
-    Such an error may pass: full disk, lock, read-only file, lost connection, restart, too many connections.
+    Such an error may be temporary: full disk, lock, read-only file, lost connection, too many connections.
     For PostgreSQL the SQLSTATE decides (https://www.postgresql.org/docs/current/errcodes-appendix.html).
     """
     if isinstance(error, sqlite3.Error | OSError):
@@ -159,5 +159,5 @@ def describe_error(error: BaseException, address: DatabaseAddress) -> str:
 
 
 def to_unavailable_error(error: BaseException, address: DatabaseAddress) -> StoreUnavailable:
-    """Return the error to raise when a caller waits for the database."""
+    """Return the error for a caller that waits for the database."""
     return StoreUnavailable(f"store {address}: {describe_error(error, address)}")

@@ -43,7 +43,9 @@ def ensure_tables(engine: Engine, address: DatabaseAddress) -> None:
 def migrate_tables(engine: Engine, address: DatabaseAddress) -> tuple[str, str]:
     """Migrate the tables to this version in one transaction; return the versions before and after.
 
-    Raises StoreVersion if the tables are newer than this agentguard.
+    Raises:
+        StoreVersion: the tables are newer than this agentguard.
+        sqlalchemy.exc.SQLAlchemyError: the database cannot be used now.
     """
     with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
         _acquire_lock(connection)
@@ -60,11 +62,11 @@ def check_version(connection: Connection, address: DatabaseAddress) -> None:
     revision = get_revision(connection)
     if revision == REVISIONS[-1]:
         return
-    place = f"the store {address} has version {revision or 'none'} of the tables"
+    place = f"the store {address} has version {revision or 'unknown'} of the tables"
     if revision and revision not in REVISIONS:
-        raise StoreVersion(f"{place}, which is newer than this agentguard knows: update agentguard")
+        raise StoreVersion(f"{place}, which is newer than this agentguard: update agentguard")
     raise StoreVersion(
-        f"{place}, this agentguard needs {REVISIONS[-1]}: make a copy, then run `agentguard store migrate`"
+        f"{place}; this agentguard needs {REVISIONS[-1]}: make a copy, then run `agentguard store migrate`"
     )
 
 
@@ -74,7 +76,7 @@ def has_tables(connection: Connection) -> bool:
 
 
 def get_revision(connection: Connection) -> str:
-    """Return the version of the tables; empty if none is recorded."""
+    """Return the version of the tables; empty if the version table is empty."""
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() or ""  # noqa: S608
 
 

@@ -3,9 +3,9 @@
 - Short data is plain JSON in UTF-8, so that a person can read it with the tools of the database.
 - Long data is compressed with zlib (RFC 1950).
 - The first byte identifies the form: ``{`` or ``[`` begins JSON, ``x`` begins zlib.
-- The columns are binary because text columns of PostgreSQL reject U+0000, and no database stores lone
-  surrogates; such text is written with JSON escapes.
-- NaN and infinities are written as Python's json does.
+- The columns are binary because text columns of PostgreSQL reject U+0000. No database stores lone surrogates,
+  so such text is written with JSON escapes.
+- NaN and infinities have the form of Python's json.
 - A list (``[``) holds the data and the original texts of columns that were altered to fit.
 """
 
@@ -45,7 +45,8 @@ def encode_payload(data: Mapping[str, Any], originals: Mapping[str, str] | None 
     """Return ``data`` and ``originals`` (column name to its unaltered text) as bytes.
 
     Raises:
-        RowRejected: not JSON, a circular reference, too deep nesting, or more than `MAX_PAYLOAD_BYTES`.
+        RowRejected: the data is not JSON, contains itself, is nested too deeply, or is larger than
+            `MAX_PAYLOAD_BYTES`.
     """
     if type(data) is not dict and not isinstance(data, Mapping):
         raise RowRejected(f"data is a {type(data).__name__}, not a mapping")
@@ -105,7 +106,7 @@ def _to_json_fallback(value: Any) -> bytes:
 
 
 def _decompress(payload: bytes) -> bytes:
-    """Decompress up to `MAX_DECODED_BYTES`, so that a small payload cannot exhaust the memory."""
+    """Return at most `MAX_DECODED_BYTES`, so that a small payload cannot exhaust the memory."""
     stream = zlib.decompressobj()
     raw = stream.decompress(payload, MAX_DECODED_BYTES)
     if stream.unconsumed_tail or not stream.eof:

@@ -75,7 +75,7 @@ def validate_id(value: object, name: str, *, max_length: int = MAX_ID, allow_emp
 
 
 def sanitize_text(text: str) -> str:
-    """Return a text cut to the length of a column and without characters that a database rejects."""
+    """Return a text cut to the length of a column, with U+FFFD for characters that a database rejects."""
     clipped_text = text[:MAX_TEXT]
     return clipped_text if clipped_text.isprintable() else _INVALID_TEXT_CHARS.sub("\ufffd", clipped_text)
 
@@ -97,7 +97,7 @@ def validate_query_tenant(value: object) -> str:
 
 
 _Converter = Callable[[Any, dict[str, str]], Any]
-"""Converter of a field's value to its column's value; puts originals of altered texts into the dict."""
+"""Converter of a field's value to its column's value; it adds the originals of altered texts to the dict."""
 
 
 def _build_tenant_converter(column: Column[Any]) -> _Converter:

@@ -2,7 +2,7 @@
 
 A row consists of its indexed columns and ``data``, which is any JSON. The store is a lower layer than
 detectors, judges and localizers and does not import their types: they map their objects to rows. ``data`` is
-stored without loss, except that tuples come back as lists. Do not change it after the row was written.
+stored without loss, except that tuples come back as lists. Do not change it after the row is written.
 
 Every row has ``tenant`` and ``created_at`` (epoch seconds). Rows without a natural key generate an ``id``, so
 that writing a row twice stores it once.
@@ -57,7 +57,7 @@ class RunRow(Row):
         id: id of the trajectory.
         format: name of the importer that read it.
         task: the task of the agent.
-        group: key that runs of the same question share.
+        group: key of all runs of the same question.
         failed: whether the run failed, if known.
         length: number of steps of the current branch.
         annotation: annotation of the run; stored apart from ``data`` and read only on request.
@@ -90,9 +90,9 @@ class BranchRow(Row):
     Attributes:
         run_id, id: the run and the branch.
         fork_step: index of its first step.
-        parent: the branch it forked from; None for the current branch.
+        parent: branch from which it forked; None for the current branch.
         place: its position among branches created at the same time.
-        takes: move the current branch's steps from ``fork_step`` on to this branch, as in a rollback.
+        takes: True to move the current branch's steps from ``fork_step`` on to this branch, as in a rollback.
     """
 
     run_id: str
@@ -185,7 +185,7 @@ class IssueRow(Row):
         title: title of the issue; empty for the default title.
         owner: the person responsible.
         state: the state that a person set.
-        resolved_at: when the issue was resolved, in epoch seconds; a later run opens it again.
+        resolved_at: time of the resolution in epoch seconds; a later run opens the issue again.
     """
 
     id: str
@@ -227,15 +227,15 @@ class VerdictRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRow(Row):
-    """Recovery of a run; written again with the same id once its outcome is known.
+    """Recovery of a run; a second row with the same id has its outcome.
 
     Attributes:
         strategy: the strategy that proposed the plan.
         step: the step to which the run was rolled back.
         outcome: ``"planned"`` (not verified yet), ``"recovered"`` (confirmed), ``"failed"`` (refuted) or
             ``"unknown"`` (no evidence), as `agentguard.recover.recovery_rows.OUTCOME_LABELS` maps them.
-        schema_id: the schema whose correction was used, if any.
-        updated_at: when the outcome was set; epoch seconds.
+        schema_id: the schema whose correction was used; empty without one.
+        updated_at: time of the outcome in epoch seconds.
     """
 
     id: str = field(default_factory=generate_id)
@@ -255,10 +255,10 @@ class EffectRow(Row):
 
     Attributes:
         run_id: the run.
-        line: the branch, if the effects of branches are to be distinguished.
+        line: name that distinguishes the effects of runs with the same id; empty by default.
         tool: name of the tool.
         arguments: hash of the canonical arguments.
-        logical_step: the step in the agent's plan; the id of a tool call differs in every turn.
+        logical_step: number of equal calls before it; the id of a tool call differs in every turn.
         state: progress of the effect.
         settled_at: time of the last change of the state after the claim; epoch seconds.
     """
@@ -273,7 +273,7 @@ class EffectRow(Row):
 
     @property
     def key(self) -> str:
-        """Return the key that can be claimed at most once within a tenant."""
+        """Return the key, which can be claimed at most once within a tenant."""
         return compute_digest(self.run_id, self.line, self.tool, self.arguments, self.logical_step)
 
 
@@ -290,8 +290,8 @@ class JudgementRow(Row):
         run_id: the run; empty for feedback without a run.
         subject: kind of the judged object, e.g. ``"diagnosis"``.
         subject_id: its id.
-        right: the judgement.
-        by: the person.
+        right: True if the person considers the object right.
+        by: name of the person.
     """
 
     id: str = field(default_factory=generate_id)
@@ -316,7 +316,7 @@ class SessionRow(Row):
         key: key by which the next request of the session finds it.
         run_id: the run of the session; deleting the run deletes this row.
         version: number of requests so far; an older version never replaces a newer one.
-        updated_at: when the session was written, in epoch seconds.
+        updated_at: time of the write in epoch seconds.
     """
 
     key: str
@@ -332,9 +332,9 @@ class HealthHintRow(Row):
     Attributes:
         machine: the machine that reports.
         backend: name of the replica.
-        trouble: kind of trouble; empty once it is over.
+        trouble: kind of trouble; empty after its end.
         seconds: expected duration from ``updated_at`` on.
-        updated_at: when the hint was written, in epoch seconds of that machine.
+        updated_at: time of the hint in epoch seconds of that machine.
         number: sequence number of this machine's hints.
     """
 

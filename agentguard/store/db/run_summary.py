@@ -49,8 +49,8 @@ class RunSummaryRow(Row):
         findings, recoveries: numbers of findings and recoveries.
         recovered: outcome of the recoveries.
         judged: feedback of people on the diagnosis and its hypotheses.
-        known: whether the run's own row was written, and not only rows that refer to it.
-        stale: whether a migration made the summary and it has not been completed yet.
+        known: whether the store has the run's own row, and not only rows that refer to it.
+        stale: whether the summary is incomplete since a migration.
         indexed: whether the search index has the words of the current steps.
         updated_at: time of the last change of the summary.
     """
@@ -172,7 +172,9 @@ class RunSort:
 
     def __post_init__(self) -> None:
         if self.by not in SORT_COLUMNS:
-            raise StoreError(f"runs are not sorted by {self.by!r}: by one of {', '.join(SORT_COLUMNS)}")
+            raise StoreError(
+                f"runs cannot be sorted by {self.by!r}, expected one of {', '.join(SORT_COLUMNS)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,10 @@ def normalize_label(text: str) -> str:
 
 
 def join_labels(values: Iterable[str], *, max_length: int = 256, max_labels: int = MAX_LABELS) -> str:
-    """Join labels with a newline around each, so that queries match whole labels; drop the others."""
+    """Join labels with a newline around each, so that queries match whole labels.
+
+    Duplicates are left out, and so are labels beyond the limits.
+    """
     labels: dict[str, None] = {}
     length = 1
     for label in map(normalize_label, values):

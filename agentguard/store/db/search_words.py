@@ -1,4 +1,4 @@
-"""Words of texts, for the search index and for the places at which a match may begin.
+"""Words of texts, for the search index and for the positions at which a match may begin.
 
 A word is a sequence of letters and digits; each character of a script without spaces is a word. A capital
 letter inside a word begins a further word: `ReadTimeout` has the words `readtimeout` and `timeout`.
@@ -10,9 +10,9 @@ import re
 from typing import Final, NamedTuple
 
 MAX_WORD_CHARS: Final = 64
-"""Number of characters of a word that the index has; longer words have no further words inside."""
+"""Maximum length of a word in the index; a longer word is cut, and has no further words inside."""
 EVERY_WORD: Final = "everyword"
-"""Word of runs of which the index does not have all words; each query matches them."""
+"""Word of runs whose words are not all in the index; each query matches it."""
 _MIN_PREFIX_CHARS: Final = 3
 # Scripts without spaces between words: Thai to Myanmar, Khmer, kana, Han.
 _NO_SPACES: Final = (
@@ -26,7 +26,7 @@ _CASE_VARIANTS: Final = str.maketrans({"\u0131": "i", "\u0345": "\u03b9"})
 
 
 class IndexQuery(NamedTuple):
-    """Words that a run with a match has: complete words, and the beginning of a further one if not empty."""
+    """Words of each run with a match: complete words, and the beginning of a further one if not empty."""
 
     words: tuple[str, ...]
     prefix: str

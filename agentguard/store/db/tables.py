@@ -79,7 +79,7 @@ def _bytes(name: str) -> Column[bytes]:
 
 
 def _table(name: str, *columns: Column[Any], indexes: tuple[tuple[str, ...], ...] = ()) -> Table:
-    """Return a table; its key and its indexes begin with the tenant, because every query names one."""
+    """Return a table; its key and its indexes begin with the tenant, because every query has a tenant."""
     full_name = PREFIX + name
     return Table(
         full_name,
@@ -334,8 +334,8 @@ class TableMapping:
 
     Attributes:
         table: the table.
-        replaces_existing: whether a new row replaces the stored row of the same key; if not, the first one
-            stays.
+        replaces_existing: True if a new row replaces the stored row of the same key; False if the first one
+            remains.
         version_column: a column that must not decrease; a row with a lower value does not replace the stored
             one.
         preserved_columns: columns that keep their first value.
@@ -374,7 +374,7 @@ TABLES: dict[str, Table] = {
     for name, table in metadata.tables.items()
     if table not in (RUN_COUNTS, SEARCH_DOCUMENTS, SPENDING)
 }
-"""Tables of rows by name without the prefix; retention deletes them, and the statistics count them."""
+"""Tables of rows by name without the prefix; retention and statistics include them."""
 
 RUN_TABLES: tuple[Table, ...] = (
     STEPS, BRANCHES, SNAPSHOTS, FINDINGS, DIAGNOSES, VERDICTS, RECOVERIES, EFFECTS, JUDGEMENTS, OVERVIEWS,

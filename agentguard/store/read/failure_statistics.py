@@ -216,7 +216,7 @@ def _list_latest_failures(
 ) -> dict[str, list[str]]:
     """Return the ids of the latest failed runs by code, latest first.
 
-    The newest runs come from an index. Only of codes that are rare among them, all failed runs are ranked.
+    The newest runs come from an index. For codes that are rare among them, all failed runs are ranked.
     """
     order = (_SUMMARY.began_at.desc(), _SUMMARY.run_id)
     newest = select(_SUMMARY.run_id, _SUMMARY.code).where(*conditions).order_by(*order)
@@ -242,7 +242,7 @@ def _list_latest_failures(
 
 
 def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, FailedRun]:
-    """Return those of the runs ``ids`` that are in the store and diagnosed as failed, by id."""
+    """Return those of the runs ``ids`` whose diagnosis in the store is a failure, by id."""
     failed_runs: dict[str, FailedRun] = {}
     with store.begin_read() as connection:
         for part in _split_ids(ids):
@@ -259,7 +259,7 @@ def find_failed_runs(store: Store, ids: Iterable[str], *, tenant: str = "") -> d
 
 
 def list_runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[str, ...]]:
-    """Return the runs whose recovery used a schema, by schema."""
+    """Return the ids of the runs whose recovery used a schema, by id of the schema."""
     table = RECOVERIES.c
     query = select(table.schema_id, table.run_id).where(
         table.tenant == validate_query_tenant(tenant), table.schema_id != ""
@@ -272,7 +272,7 @@ def list_runs_by_schema(store: Store, *, tenant: str = "") -> dict[str, tuple[st
 
 
 def get_run_lengths(store: Store, ids: Iterable[str], *, tenant: str = "") -> dict[str, int]:
-    """Return the numbers of steps of those of the runs ``ids`` that are in the store."""
+    """Return the numbers of steps of those of the runs ``ids`` that are in the store, by id."""
     lengths: dict[str, int] = {}
     with store.begin_read() as connection:
         for part in _split_ids(ids):

@@ -1,9 +1,8 @@
-"""Keyset pagination: a page begins after the key of the last row, so that late pages cost no more."""
+"""Keyset pagination: a page begins after the key of the last row, so that all pages have the same cost."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 from dataclasses import dataclass
@@ -59,24 +58,23 @@ class RunFilter:
     until: float | None = None
 
 
-def encode_cursor(created_at: float, id: str) -> str:
-    """Return the URL-safe cursor for the end of a page."""
-    return base64.urlsafe_b64encode(json.dumps([created_at, id]).encode()).decode().rstrip("=")
+def encode_cursor(*position: Any) -> str:
+    """Return the URL-safe cursor of a position: JSON values that identify the last row of a page."""
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
 
 
-def decode_cursor(text: str) -> tuple[float, str]:
-    """Return creation time and id of a cursor. Raises StoreError if the cursor is invalid."""
+def decode_cursor(text: str) -> Any:
+    """Return the position of a cursor as a JSON value. Raises StoreError if the cursor is invalid."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        position: Any = json.loads(raw)
-    except (ValueError, binascii.Error, RecursionError):
-        position = None
-    if (
-        not isinstance(position, list)
-        or len(position) != 2
-        or not isinstance(position[0], float)
-        or not math.isfinite(position[0])
-        or not isinstance(position[1], str)
-    ):
-        raise StoreError("the cursor of the page was not created by the store")
-    return position[0], position[1]
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise StoreError("the cursor of the page was not created by the store") from None
+
+
+def decode_row_cursor(text: str) -> tuple[float, str]:
+    """Return creation time and id of a cursor. Raises StoreError if the cursor is invalid."""
+    match decode_cursor(text):
+        case [float(created_at), str(id)] if math.isfinite(created_at):
+            return created_at, id
+    raise StoreError("the cursor of the page was not created by the store")

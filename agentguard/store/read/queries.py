@@ -21,13 +21,13 @@ from agentguard.store.db.row_mapping import (
 )
 from agentguard.store.db.run_summary import RunFacets, RunSort, RunSummaryFilter, RunSummaryRow, SummaryChange
 from agentguard.store.db.tables import BRANCHES, RUNS, SNAPSHOTS, STEPS, TABLE_MAPPINGS
-from agentguard.store.read import summary_queries as _overviews
+from agentguard.store.read import summary_queries
 from agentguard.store.read.pagination import (
     MAX_PAGE_SIZE,
     Page,
     ResultPage,
     RunFilter,
-    decode_cursor,
+    decode_row_cursor,
     encode_cursor,
 )
 from agentguard.store.read.step_search import StepSearcher, StepSearchResult
@@ -119,7 +119,7 @@ class QueryExecutor:
     def get_run_rows(
         self, run_id: str, tenant: str, *, allow_damaged: bool = False
     ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
-        """Return the rows of a run; ``allow_damaged`` includes unreadable rows with the error as data."""
+        """Return the rows of a run; ``allow_damaged`` returns unreadable rows with the error as data."""
         key, decode = validate_query_id(run_id), to_row_or_damaged if allow_damaged else to_row
         with self.begin_read() as connection:
             run_row = (
@@ -152,7 +152,7 @@ class QueryExecutor:
         table = TABLE_MAPPINGS[kind].table
         created_at, id = table.c.created_at, table.c.id
         if page.after is not None:
-            cursor_time, cursor_id = decode_cursor(page.after)
+            cursor_time, cursor_id = decode_row_cursor(page.after)
             earlier = or_(created_at < cursor_time, and_(created_at == cursor_time, id < cursor_id))
             later = or_(created_at > cursor_time, and_(created_at == cursor_time, id > cursor_id))
             query = query.where(earlier if newest_first else later)
@@ -217,9 +217,9 @@ class StoreQueries:
     def get_run_rows(
         self, run_id: str, *, tenant: str = ""
     ) -> tuple[r.RunRow, list[r.StepRow], list[r.BranchRow]] | None:
-        """Return the rows of a run, even if they do not form a valid run, or None.
+        """Return the rows of a run, also of an invalid one; None if there is no such run.
 
-        A row whose data cannot be read has the reason under ``"damaged"``
+        A row whose data cannot be read has the error under ``"damaged"``
         (`agentguard.store.db.row_mapping.DAMAGED_KEY`).
         """
         return self._executor.get_run_rows(run_id, tenant, allow_damaged=True)
@@ -231,10 +231,6 @@ class StoreQueries:
     def list_diagnoses(self, run_id: str, *, tenant: str = "") -> tuple[r.DiagnosisRow, ...]:
         """Return the diagnoses of a run, latest last."""
         return self._executor.list_for_run(r.DiagnosisRow, run_id, tenant)
-
-    def get_schema(self, schema_id: str, *, tenant: str = "") -> r.SchemaRow | None:
-        """Return a schema, or None."""
-        return self._executor.get_by_key(r.SchemaRow, schema_id, tenant)
 
     def list_schemata(
         self, *, status: str | None = None, origin: str | None = None, tenant: str = ""
@@ -289,14 +285,14 @@ class StoreQueries:
         Raises StoreError if the cursor of ``page`` is from another sort order.
         """
         with self._executor.begin_read() as connection:
-            return _overviews.fetch_page(
+            return summary_queries.fetch_page(
                 connection, filter or RunSummaryFilter(), sort or RunSort(), page or Page(), tenant
             )
 
     def iter_run_summaries(
         self, filter: RunSummaryFilter | None = None, sort: RunSort | None = None, *, tenant: str = ""
     ) -> Iterator[RunSummaryRow]:
-        """Yield all run summaries, newest first by default; each page is read when it is reached."""
+        """Yield all run summaries, newest first by default; pages are read on demand."""
         after: str | None = None
         while True:
             page = Page(limit=MAX_PAGE_SIZE, after=after)
@@ -316,7 +312,7 @@ class StoreQueries:
     ) -> int:
         """Return the number of matching runs, at most ``max_count``."""
         with self._executor.begin_read() as connection:
-            return _overviews.count_runs(connection, filter or RunSummaryFilter(), tenant, max_count)
+            return summary_queries.count_runs(connection, filter or RunSummaryFilter(), tenant, max_count)
 
     def search_steps(
         self,
@@ -339,9 +335,9 @@ class StoreQueries:
     def get_facets(self, *, tenant: str = "") -> RunFacets:
         """Return the available filter values."""
         with self._executor.begin_read() as connection:
-            return _overviews.compute_facets(connection, tenant)
+            return summary_queries.compute_facets(connection, tenant)
 
     def list_changes(self, since: float, *, limit: int = 200, tenant: str = "") -> tuple[SummaryChange, ...]:
         """Return the runs that changed after ``since`` (epoch seconds), latest first."""
         with self._executor.begin_read() as connection:
-            return _overviews.list_changes(connection, since, tenant, limit)
+            return summary_queries.list_changes(connection, since, tenant, limit)

@@ -1,7 +1,7 @@
 """Search for a text in the stored steps of runs, newest runs first.
 
 The search index selects runs; their steps decide. Without the index, the search reads the steps of all runs
-that the filter selects, and finds the same. A time limit and a cursor bound its cost.
+that the filter selects, with the same result. A time limit and a cursor bound its cost.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Match:
 
 
 class StepSearcher:
-    """Search for one text; upper and lower case and the kind of white space make no difference.
+    """Search for one text, which ignores case and the kind of white space.
 
     A match begins at the beginning of a word if the text begins with a letter or digit.
     """
@@ -119,7 +119,7 @@ class StepSearcher:
     def search(
         self, connection: Connection, filter: RunSummaryFilter, page: Page, timeout_s: float | None
     ) -> StepSearchResult:
-        """Search runs until ``page.limit`` runs match; reads runs in groups, so a few more may match."""
+        """Search runs until at least ``page.limit`` of them match, or until the last run or the timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         found: list[RunMatches] = []
         searched_runs, after = 0, page.after
@@ -202,9 +202,9 @@ class StepSearcher:
 
 
 _DOCUMENTS: Final = SEARCH_DOCUMENTS.name
-# SQLite: CROSS JOIN makes the index the outer loop. Else each document could be looked up in the index.
-# PostgreSQL: without the CTE, and with sequential scans, it may read the words of all documents of a tenant:
-# its estimate lacks their decompression. With 6,000 documents, that took 31 ms instead of 0.1 ms.
+# SQLite: CROSS JOIN makes the index the outer loop. Otherwise SQLite may look up each document in the index.
+# PostgreSQL: without the CTE, and with sequential scans, it may read the words of all documents of a tenant,
+# since its cost estimate omits their decompression. With 6,000 documents, that took 31 ms instead of 0.1 ms.
 _ALL_MATCHES: Final = {
     "sqlite": (
         f"SELECT run_id FROM {FTS_TABLE} CROSS JOIN {_DOCUMENTS} ON id = {FTS_TABLE}.rowid "  # noqa: S608

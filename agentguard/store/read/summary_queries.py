@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -46,7 +44,7 @@ from agentguard.store.db.run_summary import (
     normalize_label,
 )
 from agentguard.store.db.tables import OVERVIEWS, RUN_COUNTS, RUNS
-from agentguard.store.read.pagination import Page, ResultPage
+from agentguard.store.read.pagination import Page, ResultPage, decode_cursor, encode_cursor
 from agentguard.store.write.run_counts import CountedValues, CountKind, apply_changes, recount_runs
 from agentguard.store.write.summary_aggregation import build_blank_summary
 from agentguard.store.write.summary_updater import rebuild_summaries
@@ -65,9 +63,10 @@ def fetch_page(
     *,
     ids: list[str] | None = None,
 ) -> ResultPage[RunSummaryRow]:
-    """Return a page of run summaries, if given only of runs with these ids.
+    """Return a page of run summaries; ``ids`` restricts it to these runs.
 
-    Raises StoreError if the cursor is from another sort order.
+    Raises:
+        StoreError: the cursor is not of this sort order.
     """
     _plan_for_values(connection, filter)
     column, dialect = _SUMMARY[SORT_COLUMNS[sort.by]], connection.dialect.name
@@ -89,7 +88,10 @@ def fetch_page(
     if len(rows) <= page.limit:
         return ResultPage(rows=summaries)
     last_row = rows[page.limit - 1]
-    return ResultPage(rows=summaries, next=_encode_cursor(sort, last_row[column.name], last_row["run_id"]))
+    return ResultPage(
+        rows=summaries,
+        next=encode_cursor(sort.by, sort.descending, last_row[column.name], last_row["run_id"]),
+    )
 
 
 def count_runs(connection: Connection, filter: RunSummaryFilter, tenant: str, max_count: int) -> int:
@@ -100,10 +102,10 @@ def count_runs(connection: Connection, filter: RunSummaryFilter, tenant: str, ma
 
 
 def _plan_for_values(connection: Connection, filter: RunSummaryFilter) -> None:
-    """Make PostgreSQL plan a search in texts for its pattern.
+    """Make PostgreSQL plan each search in texts for its own pattern.
 
-    After ten equal statements, PostgreSQL plans for any pattern. It then expects many matches and reads the
-    runs one after the other in the order of an index, which takes twice the time.
+    After ten equal statements, PostgreSQL uses one plan for all patterns. That plan expects many matches and
+    reads the runs in the order of an index, which takes twice the time.
     """
     if filter.text and connection.dialect.name == "postgresql":
         connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
@@ -111,7 +113,6 @@ def _plan_for_values(connection: Connection, filter: RunSummaryFilter) -> None:
 
 def compute_facets(connection: Connection, tenant: str) -> RunFacets:
     """Return the filter values of all runs."""
-
     counts, number = RUN_COUNTS.c, func.sum(RUN_COUNTS.c.runs)
 
     def list_most_frequent(kind: CountKind) -> dict[str, int]:
@@ -144,7 +145,7 @@ def list_changes(connection: Connection, since: float, tenant: str, limit: int) 
 def refresh_summaries(engine: Engine, *, rebuild_all: bool = False) -> int:
     """Rebuild the summaries that a migration left incomplete, or all of them; return their number.
 
-    First count all runs again. Works in small transactions, so that writers never wait long.
+    All runs are first counted again. Each transaction is small, so that writers never wait long.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError, OSError: the database cannot be used now.
@@ -184,7 +185,7 @@ def _insert_missing_summaries(connection: Connection) -> None:
 
 
 def escape_like_pattern(text: str) -> str:
-    """Escape a text for LIKE with backslashes, so that every character matches itself."""
+    """Return a text escaped for LIKE with backslashes, so that every character matches itself."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
@@ -273,20 +274,13 @@ def _build_after_condition(
     return or_(later, column.is_(None)) if column.nullable else and_(later, true())
 
 
-def _encode_cursor(sort: RunSort, value: Any, run_id: str) -> str:
-    """Return the URL-safe cursor for the end of a page."""
-    raw = json.dumps([sort.by, sort.descending, value, run_id])
-    return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
-
-
 def _decode_cursor(text: str, sort: RunSort, column: Column[Any]) -> tuple[Any, str]:
     """Return the value and the run id of a cursor. Raises StoreError if it is invalid for this order."""
-    try:
-        raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        sort_column, descending, value, run_id = json.loads(raw)
-    except (ValueError, TypeError, RecursionError):
-        raise _build_cursor_error() from None
-    if (sort_column, descending) != (sort.by, sort.descending) or not isinstance(run_id, str):
+    position = decode_cursor(text)
+    if not isinstance(position, list) or position[:2] != [sort.by, sort.descending] or len(position) != 4:
+        raise _build_cursor_error()
+    value, run_id = position[2:]
+    if not isinstance(run_id, str):
         raise _build_cursor_error()
     if value is None and column.nullable:
         return None, sanitize_text(run_id)
@@ -302,4 +296,4 @@ def _decode_cursor(text: str, sort: RunSort, column: Column[Any]) -> tuple[Any, 
 
 
 def _build_cursor_error() -> StoreError:
-    return StoreError("the cursor of the page is not one of this order")
+    return StoreError("the cursor of the page is not of this sort order")

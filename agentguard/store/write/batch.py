@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 _PreparedRow = tuple[type[Row], Row, dict[str, Any]]
 
 Rejections = dict[int, str]
-"""Reasons why rows cannot be stored, by position in the batch."""
+"""Reasons of rejections, by position of the row in the batch."""
 
 
 _CLEAR_STATEMENTS = {
@@ -129,24 +129,26 @@ def _group_by_type(rows: list[tuple[int, _PreparedRow]]) -> list[tuple[int, _Pre
 
 def _has_cleared_rows(rows: list[tuple[int, _PreparedRow]]) -> bool:
     """Return whether a ClearRunRow follows steps or snapshots of the same run."""
-    brought: set[tuple[Any, Any]] = set()
+    written: set[tuple[Any, Any]] = set()
     for _, (kind, _row, values) in rows:
         if kind is StepRow or kind is SnapshotRow:
-            brought.add((values["tenant"], values["run_id"]))
-        elif kind is ClearRunRow and (values["tenant"], values["run_id"]) in brought:
+            written.add((values["tenant"], values["run_id"]))
+        elif kind is ClearRunRow and (values["tenant"], values["run_id"]) in written:
             return True
     return False
 
 
 @contextmanager
 def _suppress_summary_errors() -> Iterator[None]:
-    """Log errors of run summaries, so that the rows are written anyway; re-raise database errors."""
+    """Log errors of run summaries, so that the rows are still written; re-raise database errors."""
     try:
         yield
     except (SQLAlchemyError, OSError):
         raise
     except Exception as error:
-        _LOG.warning("a run summary is out of date (%s): Store.rebuild_run_summaries rebuilds it", error)
+        _LOG.warning(
+            "a run summary is out of date (%s): call Store.rebuild_run_summaries to rebuild it", error
+        )
 
 
 def _build_parameters(row: Row) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def _build_parameters(row: Row) -> dict[str, Any]:
 def _write(
     connection: Connection, kind: type[Row], group: list[tuple[int, _PreparedRow]], rejections: Rejections
 ) -> None:
-    """Write rows of one type at once; if that fails, write them one by one to find the invalid ones."""
+    """Write rows of one type together; if that fails, write them one by one to find the invalid ones."""
     if kind not in _ROW_BY_ROW_TYPES:
         try:
             with connection.begin_nested():
@@ -179,7 +181,7 @@ def _write(
         except (SQLAlchemyError, ValueError, OverflowError) as error:
             if is_outage(error):
                 raise
-            rejections[place] = f"{kind.__name__}: the database refused it ({_describe_cause(error)})"
+            rejections[place] = f"{kind.__name__}: the database rejected it ({_describe_cause(error)})"
 
 
 def _write_group(connection: Connection, kind: type[Row], group: list[_PreparedRow]) -> None:
@@ -238,8 +240,7 @@ def _write_one(connection: Connection, prepared_row: _PreparedRow) -> None:
         return
     statement = _build_upsert(TABLE_MAPPINGS[kind], connection.dialect.name)
     row_count = connection.execute(statement, values, execution_options=PRESERVE_ROWCOUNT).rowcount
-    # If the reply to a commit was lost, the branch is written again. It must not take the steps written
-    # since.
+    # If the reply to a commit is lost, the branch is written again. It must not take later steps.
     if isinstance(row, BranchRow) and row.takes and row_count == 1:
         _move_steps_to_branch(connection, values)
 

@@ -1,8 +1,8 @@
-"""Effect ledger: a side effect is claimed before its execution, at most once across all processes.
+"""Claims of side effects in the database: an effect is claimed at most once across all processes.
 
-Removing a tool call from a conversation does not undo its effect. So a call with an effect is first claimed
-durably. A repeated claim, by another process or after a crash, returns the recorded state of the effect. A
-compensation is an effect too: claim it, under the name of the compensating tool, before you execute it.
+The removal of a tool call from a conversation does not undo its effect. So a call with an effect is claimed
+durably before its execution. A repeated claim, by another process or after a crash, returns the recorded
+state of the effect. A compensation is an effect, too: claim it under the name of the compensating tool.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ALLOWED_SOURCE_STATES = {
     "compensated": (*_UNSETTLED, "done", "reconciled"),
 }
 
-# Statements are constants, and the driver executes them: SQLAlchemy takes longer than SQLite to process one.
+# Statements are constants that the driver executes: SQLAlchemy takes longer to process one than SQLite.
 _IS_EFFECT = and_(EFFECTS.c.tenant == bindparam("of_tenant"), EFFECTS.c.key == bindparam("of_key"))
 _FIND_EFFECT = select(EFFECTS).where(_IS_EFFECT)
 _INSERT_CLAIM = {
@@ -85,8 +85,8 @@ class EffectClaims:
     """Claims and settlements of effects.
 
     Args:
-        claims_database: database whose commits wait for the disk. If a power failure lost a claim, the effect
-            could be executed twice.
+        claims_database: database whose commits wait for the disk. Without its claim, an effect could be
+            executed twice after a power failure.
         database: database for the settlements. A settlement that a power failure loses leaves the effect
             attempted, and an attempted effect is not executed again.
     """
@@ -98,8 +98,8 @@ class EffectClaims:
         """Claim an effect; return after the claim is on disk.
 
         Raises:
-            StoreUnavailable: the claim could not be made durable; do not execute the effect. The claim may
-                have been stored all the same: the next one then returns ``"attempted"``.
+            StoreUnavailable: the claim may not be durable; do not execute the effect. The next claim returns
+                ``"attempted"`` if this one was stored.
             StoreError: the row cannot be stored.
         """
         claimed_effect = replace(effect, state="attempted", settled_at=None)
@@ -115,9 +115,9 @@ class EffectClaims:
         return StoredEffectClaim(state=stored_effect.state, effect=stored_effect)
 
     def settle(self, effect: EffectRow, state: SettledState, result: RowData | None) -> bool:
-        """Record the outcome of a claimed effect; return False if it has no claim or had that outcome before.
+        """Record the outcome of a claimed effect; return False if it has no claim or has that outcome.
 
-        The outcome survives the death of the process.
+        The outcome survives a crash of the process.
 
         Raises:
             StoreUnavailable: the outcome could not be committed.
@@ -136,7 +136,7 @@ class EffectClaims:
 
 @contextmanager
 def _open_transaction(database: Database) -> Iterator[Connection]:
-    """Open a transaction and commit it at the end of the block. Raises StoreUnavailable."""
+    """Open a transaction and commit it at the end of the block. Raises StoreUnavailable if that fails."""
     try:
         engine = database.get_engine()
         with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():

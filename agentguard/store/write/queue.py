@@ -32,7 +32,7 @@ class WriteUnit:
 class WriteQueue:
     """Queue with one reader. `condition` uses its lock and is notified when receipts are settled.
 
-    Units that the reader took count towards the bounds until `release`, as they are still in memory.
+    Units that the reader took count towards the bounds until `release`, since they are still in memory.
     ``added_count`` and ``settled_count`` count all units so far.
     """
 
@@ -76,8 +76,8 @@ class WriteQueue:
 
         Args:
             max_rows, max_bytes: size of the batch; a single unit may exceed it.
-            max_delay_s: how long the first unit may wait for more. The wait ends early if a caller waits for
-                a receipt, if the batch is full, or if the queue is closed.
+            max_delay_s: longest wait of the first unit for more. The wait ends early if a caller waits for a
+                receipt, if the batch is full, or if the queue is closed.
         """
         with self.lock:
             while not self._units and not self.is_closed:
@@ -94,7 +94,7 @@ class WriteQueue:
             return units
 
     def _wait_for_more(self, seconds: float, max_rows: int, max_bytes: int) -> None:
-        # The batch uses at most half of the queue, so that rows which arrive meanwhile are not lost.
+        # The batch uses at most half of the queue, so that rows which arrive during its commit are not lost.
         self._batch_threshold = threshold = (
             min(max_rows, self._max_rows // 2),
             min(max_bytes, self._max_bytes // 2),
@@ -138,7 +138,7 @@ class WriteQueue:
 
 
 def estimate_size(rows: tuple[Row, ...]) -> int:
-    """Estimate the memory of rows in bytes; of very large data only a part is inspected."""
+    """Return the estimated memory of rows in bytes; only a part of very large data is inspected."""
     total = _ROW_OVERHEAD_BYTES * len(rows)
     for row in rows:
         total += _estimate_data_size(row.data)
@@ -150,7 +150,7 @@ def estimate_size(rows: tuple[Row, ...]) -> int:
 
 
 def _estimate_data_size(data: Mapping[str, Any]) -> int:
-    """Estimate the memory of a row's data; optimised for speed, since `Store.write` calls it for each row."""
+    """Return the estimated memory of a row's data; fast, since `Store.write` calls it for each row."""
     total = 0
     containers: list[Any] = [data]
     for container in containers:  # the loop appends to it

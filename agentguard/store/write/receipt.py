@@ -1,4 +1,4 @@
-"""Receipts of queued rows, with which a caller can wait until the rows are durable."""
+"""Receipts of queued rows: a caller can wait until the rows are durable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReceiptCondition(threading.Condition):
         self.flush_requested = threading.Condition(lock)
 
     def add_waiter(self) -> None:
-        """Increment ``waiter_count``; it must be decremented later. The caller holds the lock."""
+        """Increment ``waiter_count``; the caller decrements it later. The caller holds the lock."""
         self.waiter_count += 1
         self.flush_requested.notify()
 
@@ -43,8 +43,7 @@ class ReceiptCondition(threading.Condition):
 class WriteReceipt:
     """Receipt of one `Store.write`: ``wait`` and ``await receipt`` return once its rows are durable.
 
-    Waiting is optional: the writer writes the rows anyway, and `Store.get_health` counts those it could not
-    write.
+    A caller need not wait: the writer writes the rows in any case, and `Store.get_health` counts lost rows.
     """
 
     __slots__ = ("_callbacks", "_condition", "_reason", "_state")

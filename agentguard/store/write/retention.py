@@ -72,11 +72,10 @@ class RetentionLimits:
     """Limits of `Retention.prune`.
 
     Attributes:
-        older_than_s: delete runs older than this with all their rows, and also verdicts, backend events and
-            rows without a run that are older.
-        max_bytes: delete the oldest runs until no more bytes are in use, then the oldest verdicts and backend
-            events.
-        keep_failed: keep runs that failed or were diagnosed as failures.
+        older_than_s: delete runs older than this with all their rows, and older rows without a run, such as
+            verdicts.
+        max_bytes: delete the oldest runs, then the oldest verdicts, until at most this many bytes are in use.
+        keep_failed: keep runs that failed or that a diagnosis considers failed.
         tenant: delete only rows of this tenant; None means all tenants.
     """
 
@@ -97,7 +96,10 @@ class RetentionLimits:
 
 
 class Retention:
-    """Deletion in small transactions, so that writers never wait long."""
+    """Deletion in small transactions, so that writers never wait long.
+
+    The methods raise StoreUnavailable if the database cannot be used.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -105,7 +107,7 @@ class Retention:
     def delete_run(self, run_id: str, tenant: str) -> DeletionResult:
         """Delete a run and all its rows, including its effect claims."""
         pair = (validate_query_tenant(tenant), validate_query_id(run_id))
-        return self._measure_deletion(lambda gone: self._remove_runs([pair], gone))
+        return self._measure_deletion(lambda row_counts: self._remove_runs([pair], row_counts))
 
     def delete_saved_view(self, name: str, tenant: str) -> bool:
         """Delete a saved view; return False if no view has the name."""
@@ -179,7 +181,7 @@ class Retention:
         for table in RUN_TABLES:
             has_run = exists().where(RUNS.c.tenant == table.c.tenant, RUNS.c.id == table.c.run_id)
             is_expired = and_(table.c.created_at < before, not_(has_run), _match_tenant(table, limits.tenant))
-            # Keep feedback on schemata: it has no run, and it cannot be collected again.
+            # Keep feedback on schemata: it has no run, and people do not give it again.
             self._remove(
                 table,
                 and_(is_expired, table.c.run_id != "") if table is JUDGEMENTS else is_expired,
@@ -194,7 +196,7 @@ class Retention:
                 return
 
     def _estimate_excess_runs(self, used: int, max_bytes: int) -> int:
-        """Return the number of runs to delete next: half of the excess share, because runs differ in size."""
+        """Return the number of runs to delete next: half of the excess share, since runs differ in size."""
         with self._database.get_engine().connect() as connection:
             runs = connection.execute(select(func.count()).select_from(RUNS)).scalar_one()
         return min(_RUNS_PER_TRANSACTION, max(1, int(runs * (used - max_bytes) / used / 2)))
@@ -265,7 +267,7 @@ class Retention:
         return bool(times)
 
     def _measure_used_bytes(self) -> int:
-        """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL."""
+        """Return the bytes in use; see `measure_used_bytes`."""
         with self._database.get_engine().connect() as connection:
             return measure_used_bytes(connection)
 
@@ -296,9 +298,9 @@ def _delete_rows(
 
 
 def measure_used_bytes(connection: Connection) -> int:
-    """Bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL.
+    """Return the bytes in use: pages that are not free in SQLite, contents of rows in PostgreSQL.
 
-    Tables of PostgreSQL above 64 MiB are measured by a sample of 64 MiB of their pages.
+    The size of a PostgreSQL table above 64 MiB is an estimate from a sample of 64 MiB of its pages.
     """
     if connection.dialect.name == "sqlite":
         pages, free_pages, size = (

@@ -1,7 +1,7 @@
 """Numbers of runs by verdict, code, agent, model, tag and day.
 
-The transaction that changes run summaries adds the differences to the table of counts. The failures page and
-the values of the filters therefore read a few thousand counts, and no summaries.
+The transaction that changes run summaries adds the differences to the table of counts. So the failures page
+and the values of the filters read a few thousand counts and no summaries.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class CountedValues(NamedTuple):
 def apply_changes(
     connection: Connection, changes: Iterable[tuple[CountedValues | None, CountedValues | None]]
 ) -> None:
-    """Count runs whose values change from the first to the second ones; None is a run that does not exist.
+    """Update the counts: each change is a pair of old and new values; None if there is no such run.
 
     Call this at the end of the transaction. Counts are locked last, in the order of their keys, so that two
     transactions of PostgreSQL cannot wait for each other.
@@ -141,7 +141,7 @@ def delete_summaries(connection: Connection, condition: ColumnElement[bool]) -> 
 
 
 def recount_runs(connection: Connection) -> None:
-    """Count all runs again. Writers of PostgreSQL wait until the transaction ends; those of SQLite anyway."""
+    """Count all runs again. Other writers wait until the transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"LOCK TABLE {OVERVIEWS.name} IN SHARE MODE"))
     connection.execute(delete(RUN_COUNTS))

@@ -1,7 +1,7 @@
 """Full-text index of the contents of runs: FTS5 of SQLite, or a GIN index of PostgreSQL.
 
 Writers only mark a run as not indexed. `update_search_index` adds the words of such runs later, and a search
-reads their steps until then. So writing takes no longer, and the index hides no run.
+reads their steps until then. So a write takes no longer, and a search misses no run.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def update_search_index(
 ) -> int:
     """Add the words of runs that are not indexed; return the number of runs.
 
-    Each transaction adds at most 20 runs, so that writers never wait long. A run that changes meanwhile
-    remains for the next update.
+    Each transaction adds at most 20 runs, so that writers never wait long. A run that changes during the
+    update remains for the next one.
 
     Args:
         engine: engine of the database.
-        min_age_s: leave out runs that changed less than this many seconds ago.
+        min_age_s: minimum time in seconds since the last change of a run.
         timeout_s: time after which no further transaction begins.
         tenant: only runs of this tenant; None means all tenants.
 
@@ -107,7 +107,7 @@ def update_search_index(
 
 
 def is_unindexed(tenant: str | None) -> Any:
-    """Return the condition that a run of a tenant, or of any, is not indexed."""
+    """Return the condition that a run of a tenant is not indexed; None matches all tenants."""
     condition = and_(_SUMMARY.known, not_(_SUMMARY.indexed))
     return condition if tenant is None else and_(_SUMMARY.tenant == tenant, condition)
 
@@ -139,14 +139,14 @@ def _create_index(engine: Engine) -> None:
     with engine.connect().execution_options(**IMMEDIATE_TRANSACTION) as connection, connection.begin():
         if not has_full_text_search(connection):
             raise StoreError(
-                "the search index needs FTS5, which this SQLite library lacks: use a Python whose sqlite3 "
-                "has it, or PostgreSQL. A search without the index reads all steps"
+                "this SQLite library lacks FTS5, which the search index needs: use a Python whose sqlite3 "
+                "has FTS5, or PostgreSQL. Without the index, a search reads all steps"
             )
         connection.execute(text(_CREATE_INDEX[connection.dialect.name]))
 
 
 def _read_documents(engine: Engine, before: float, tenant: str | None) -> dict[_RunVersion, str]:
-    """Return the words of some runs that are not indexed, read from one snapshot of the database."""
+    """Return the words of at most 20 runs that are not indexed, from one snapshot of the database."""
     query = select(_SUMMARY.tenant, _SUMMARY.run_id, _SUMMARY.updated_at).where(
         is_unindexed(tenant), _SUMMARY.updated_at <= before
     )
@@ -175,7 +175,7 @@ def _read_words(connection: Connection, tenant: str, run_id: str) -> str:
 
 
 def _write_documents(engine: Engine, documents: dict[_RunVersion, str]) -> int:
-    """Write the words of the runs that have not changed or been deleted since; return their number."""
+    """Write the words of those runs that have not changed or been deleted; return their number."""
     is_unchanged = and_(
         _SUMMARY.tenant == bindparam("of_tenant"),
         _SUMMARY.run_id == bindparam("of_run"),
@@ -192,7 +192,7 @@ def _write_documents(engine: Engine, documents: dict[_RunVersion, str]) -> int:
         )
         for run, document in sorted(documents.items()):
             tenant, run_id, version = run
-            # The update locks the summary, so that no other transaction deletes or changes the run meanwhile.
+            # The update locks the summary, so that no concurrent transaction deletes or changes the run.
             keys = {"of_tenant": tenant, "of_run": run_id, "of_version": version}
             if not connection.execute(mark, keys).rowcount:
                 continue

@@ -1,4 +1,4 @@
-"""Changes that a row of a run makes to the run's summary."""
+"""Aggregation of the rows of a run into its summary."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def add_step(summary: SummaryValues, row: r.StepRow, previous_usage: UsageTotals
 
 
 def _add_model(models: str, model: str) -> str:
-    # Runs use few models repeatedly, so a cache pays off.
+    # Runs use few models repeatedly, so most calls are in the cache.
     return _add_model_cached(models, model) if len(model) <= MAX_TEXT else _add_model_uncached(models, model)
 
 
@@ -133,7 +133,7 @@ _add_model_cached = lru_cache(maxsize=1024)(_add_model_uncached)
 
 
 def _list_tools(calls: object) -> Iterable[str]:
-    """Return the names of called tools; calls that are not as `encode_step` writes them have none."""
+    """Yield the names of called tools; skip calls without the form of `encode_step`."""
     for call in calls if isinstance(calls, list | tuple) else ():
         name = call.get("name") if isinstance(call, Mapping) else None
         if isinstance(name, str) and name:
@@ -154,7 +154,7 @@ def _add_clean_label(labels: str, label: str) -> str:
 
 
 def count_steps_through(index: int) -> int:
-    """Return the number of steps up to an index, capped to fit the column."""
+    """Return the number of steps up to an index, at most the largest value of the column."""
     return min(index + 1, _MAX_COLUMN_INT)
 
 
@@ -176,7 +176,7 @@ def extract_usage(data: Mapping[str, Any]) -> UsageTotals:
 
 
 def add_diagnosis(summary: SummaryValues, row: r.DiagnosisRow) -> None:
-    """Apply a diagnosis; the latest one wins."""
+    """Apply a diagnosis, unless the summary has a later one."""
     if summary["diagnosed_at"] is not None and row.created_at < summary["diagnosed_at"]:
         return
     timing = row.data.get("timing")

@@ -1,7 +1,7 @@
 """Maintenance of run summaries in the transaction that writes the rows of the runs.
 
-Usage of steps is added incrementally, so that the cost does not grow with the length of a run. Only a step
-that replaces another is compared with it. Rows of which a run has few (recoveries, judgements) are recounted.
+The usage of steps is added incrementally, so that the cost does not grow with the length of a run. Only a
+step that replaces another is compared with it. Findings, recoveries and judgements are recounted.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class SummaryUpdater:
         return replaced_steps
 
     def _takes_steps(self, row: r.BranchRow) -> bool:
-        """Return whether the branch takes steps now; an existing branch that is written again does not."""
+        """Return whether a branch takes steps; an existing branch that is written again does not."""
         return row.takes and (row.tenant, row.run_id, row.id) not in self._existing_branches
 
     def build_summaries(self, connection: Connection, rejections: Mapping[int, str]) -> list[SummaryValues]:
@@ -181,7 +181,7 @@ class SummaryUpdater:
         elif isinstance(row, r.BranchRow) and self._takes_steps(row):
             replaced_usage = self._replaced_usage.get(key, {})
             for step in [place for place in replaced_usage if not place[0] and place[1] >= row.fork_step]:
-                del replaced_usage[step]  # moved to the branch: a new step replaces nothing
+                del replaced_usage[step]  # the step is on the branch now, so a new step replaces nothing
 
 
 def _decode_usage(packed: bytes) -> UsageTotals:

@@ -1,6 +1,6 @@
 """Writer of a store: a thread that commits queued rows in batches and retries during outages.
 
-While the database cannot be written to (full, locked, read-only, gone, restarting), rows stay in the queue.
+While writes fail (database full, locked, read-only, unreachable or in a restart), rows remain in the queue.
 The writer retries with exponential backoff. If the queue is full, new rows are lost and counted.
 """
 
@@ -42,8 +42,8 @@ class WriterHealth:
         pending: number of queued rows.
         pending_bytes: estimated memory of the queued rows.
         refused: number of rows that cannot be stored; ``last_refusal`` is the reason of the last one.
-        lost: number of discarded rows: the queue was full, or the store was closed before they were written.
-        last_error: the last database error; kept after a recovery.
+        lost: number of discarded rows: the queue was full, or the store was closed before the write.
+        last_error: the last database error, also after the end of an outage.
         failing_since: start of the current outage in epoch seconds; None if there is no outage.
     """
 
@@ -80,7 +80,7 @@ class StoreWriter:
         receipt = receipt if receipt is not None else self.create_receipt()
         try:
             weight = estimate_size(rows)
-        except Exception as error:  # not a row: the caller must not fail
+        except Exception as error:  # not a row; `Store.write` never raises
             self._record_rejection(receipt, len(rows), f"cannot be stored ({type(error).__name__})")
             return receipt
         if self._thread is None:
@@ -163,7 +163,7 @@ class StoreWriter:
     def _record_failure(self, error: Exception) -> None:
         text = describe_error(error, self._database.address)
         if self._health.ok:
-            _LOG.warning("store %s cannot be written to; rows are queued: %s", self._database.address, text)
+            _LOG.warning("writes to store %s fail; rows stay queued: %s", self._database.address, text)
         with self._queue.lock:
             since = self._health.failing_since or time.time()
             self._health = replace(self._health, ok=False, last_error=text, failing_since=since)
@@ -172,7 +172,7 @@ class StoreWriter:
     def _record_success(self, units: list[WriteUnit], rejections: Rejections) -> None:
         self._retry_delay_s = _MIN_RETRY_DELAY_S
         if not self._health.ok:
-            _LOG.warning("store %s can be written to again", self._database.address)
+            _LOG.warning("writes to store %s succeed again", self._database.address)
         callbacks: list[Callable[[], None]] = []
         with self._queue.lock:
             total = sum(len(unit.rows) for unit in units)
@@ -198,7 +198,7 @@ class StoreWriter:
         callbacks: list[Callable[[], None]] = []
         with self._queue.lock:
             discarded_units = [*units, *self._queue.drain()]
-            reason = f"the store was closed while it could not be written to: {self._health.last_error}"
+            reason = f"the store was closed while writes failed: {self._health.last_error}"
             lost_rows = sum(len(unit.rows) for unit in discarded_units)
             self._health = replace(self._health, lost=self._health.lost + lost_rows)
             for unit in discarded_units:
@@ -227,10 +227,9 @@ def _find_first_reason(rejections: Rejections, first: int, count: int) -> str:
 
 
 class UnitOfWork(threading.local):
-    """Context manager that gathers the rows a thread writes and queues them as one unit at its end.
+    """Context manager that gathers the rows of a thread and queues them as one unit at its end.
 
-    The rows of one event (recovery, abandoned branch, next step) must not be split by a crash. Blocks may be
-    nested:
+    A crash must not split the rows of one event (recovery, abandoned branch, next step). In nested blocks,
     the outermost one queues the rows. The rows are queued after an exception, too.
     """
 
@@ -241,7 +240,7 @@ class UnitOfWork(threading.local):
         self._receipt: WriteReceipt | None = None
 
     def write(self, rows: tuple[Row, ...]) -> WriteReceipt:
-        """Queue rows, or inside a block keep them until its end; the rows of a block share one receipt."""
+        """Queue rows; inside a block, gather them until its end. The rows of a block have one receipt."""
         if not self._depth:
             return self._writer.write(rows)
         self._receipt = self._receipt or self._writer.create_receipt()

@@ -132,7 +132,7 @@ def test_older_store_is_migrated_only_on_request(url, newer):
     assert "p%40ss" not in result.output
     with Store.open(url) as store:
         assert "agentguard_new" in names(store)
-        assert store.get_schema("s").data == {"a": 1}
+        assert store.list_schemata()[0].data == {"a": 1}
 
 
 def test_store_of_first_version_keeps_its_rows(url, first):
@@ -260,7 +260,7 @@ def test_newer_store_is_unchanged(url):
     with Store.open(url) as store, store._database.get_engine().begin() as connection:
         connection.exec_driver_sql("UPDATE agentguard_version SET version_num = '9999'")
     for ask in (Store.open, Store.migrate):
-        with pytest.raises(StoreVersion, match="newer than this agentguard knows: update agentguard"):
+        with pytest.raises(StoreVersion, match="newer than this agentguard: update agentguard"):
             ask(url)
 
 

@@ -12,7 +12,7 @@ from agentguard.store.db.payload import RowRejected
 from agentguard.store.db.row_mapping import to_parameters, validate_query_id, validate_query_tenant
 from agentguard.store.db.rows import EffectRow, FindingRow, compute_digest, compute_verdict_key, generate_id
 from agentguard.store.options import StoreOptions
-from agentguard.store.read.pagination import decode_cursor, encode_cursor
+from agentguard.store.read.pagination import decode_row_cursor, encode_cursor
 
 
 def test_ids_sort_by_creation():
@@ -45,13 +45,13 @@ def test_effect_key_does_not_depend_on_state():
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=30))
 def test_cursor_round_trips(at, id):
-    assert decode_cursor(encode_cursor(at, id)) == (at, id)
+    assert decode_row_cursor(encode_cursor(at, id)) == (at, id)
 
 
 @given(st.text(max_size=30))
 def test_invalid_cursor_is_an_error(text):
     try:
-        at, id = decode_cursor(text)
+        at, id = decode_row_cursor(text)
     except StoreError:
         return
     assert isinstance(at, float)

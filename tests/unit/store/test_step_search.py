@@ -282,7 +282,7 @@ def test_store_without_fts5_is_searched_without_index(tmp_path, monkeypatch):
     monkeypatch.setattr(step_search, "has_full_text_search", lambda _: False)
     with Store.open(tmp_path / "s.db") as store:
         write(store, "r", agent_step(0, content="needle"))
-        with pytest.raises(StoreError, match="needs FTS5, which this SQLite library lacks"):
+        with pytest.raises(StoreError, match="lacks FTS5, which the search index needs"):
             store.update_search_index()
         assert list(find(store, "needle")) == ["r"]
 

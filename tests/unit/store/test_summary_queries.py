@@ -335,7 +335,7 @@ def test_cursor_of_another_sort_order_is_rejected(store):
     for wrong in (place, "x", "äö", "W10", "bnVsbA"):
         with pytest.raises(StoreError, match="cursor of the page"):
             store.list_run_summaries(None, RunSort(by="tokens"), Page(after=wrong))
-    with pytest.raises(StoreError, match="not sorted by 'colour'"):
+    with pytest.raises(StoreError, match="cannot be sorted by 'colour'"):
         RunSort(by="colour")
 
 
