@@ -74,7 +74,7 @@ class Guard(IntegrationMethods):
     Args:
         detectors: options of each detector by name (None for the defaults); None runs all detectors.
         localizer: name of a registered localizer, or an object with a ``locate`` method. A localizer that
-            needs training must be passed as a fitted object.
+            needs training must be passed as a trained object.
         options: options of a localizer that is given by name.
         detector_deadline_s: seconds a detector may use for one step before it counts as failed.
         recover: recovery policy for failures of a running agent.
@@ -100,7 +100,7 @@ class Guard(IntegrationMethods):
         prices: prices of the models, from which the guard computes costs that a run does not record.
 
     Raises:
-        ConfigError: an option of a detector or a strategy is wrong, or the localizer is not fitted.
+        ConfigError: an option of a detector or a strategy is wrong, or the localizer needs training.
         UnknownPlugin: there is no detector, localizer or strategy with that name.
         ModelFileError: the model file of the embedded judge is missing or was changed.
     """
