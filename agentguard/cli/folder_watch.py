@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentguard.errors import ConfigError, InputError
+from agentguard.trajectory.content_digest import compute_content_digest
 from agentguard.trajectory.formats.base import UnreadableRecord
 from agentguard.trajectory.formats.reader import list_run_files, read
 from agentguard.trajectory.model import Record
-from agentguard.trajectory.run_digest import compute_run_digest
 
 _Signature = tuple[int, int]
 """Modification time in nanoseconds and size of a file."""
@@ -69,7 +69,7 @@ class FolderWatch:
             for record in read(path, format=self.format):
                 if isinstance(record, UnreadableRecord):
                     yield record
-                elif (digest := compute_run_digest(record.trajectory)) not in self._known_runs:
+                elif (digest := compute_content_digest(record.trajectory)) not in self._known_runs:
                     self._known_runs.add(digest)
                     yield record
         except InputError as error:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
+from agentguard.trajectory.content_digest import compute_content_digest
 from agentguard.trajectory.model import Trajectory
-from agentguard.trajectory.run_digest import compute_run_digest
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store
@@ -47,11 +47,11 @@ class RunIdAssigner:
 
         Raises StoreError if the store cannot be read.
         """
-        digest = compute_run_digest(run)
+        digest = compute_content_digest(run)
         for id, stored in self._iter_stored(run, file):
             if stored is None:
                 break
-            if compute_run_digest(replace(stored, id=run.id)) == digest:
+            if compute_content_digest(replace(stored, id=run.id)) == digest:
                 return id
         return None
 

@@ -33,12 +33,12 @@ class TraceQuery:
     @property
     def since_text(self) -> str | None:
         """Lower bound in ISO 8601."""
-        return format_time(self.since)
+        return _format_time(self.since)
 
     @property
     def until_text(self) -> str | None:
         """Upper bound in ISO 8601."""
-        return format_time(self.until)
+        return _format_time(self.until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,6 @@ class TraceSource(Protocol):
         ...
 
 
-def format_time(seconds: float | None) -> str | None:
+def _format_time(seconds: float | None) -> str | None:
     """Return epoch seconds in ISO 8601."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()

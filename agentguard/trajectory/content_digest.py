@@ -10,7 +10,7 @@ from agentguard.trajectory.model import Trajectory
 from agentguard.trajectory.serialization import encode_meta, encode_step
 
 
-def compute_run_digest(run: Trajectory) -> bytes:
+def compute_content_digest(run: Trajectory) -> bytes:
     """Return a hash of 16 bytes over all fields, steps and branches of a run."""
     digest = hashlib.blake2b(orjson.dumps(encode_meta(run), default=str), digest_size=16)
     lines = [("", 0, run.steps), *((branch.id, branch.fork_step, branch.steps) for branch in run.branches)]
