@@ -58,8 +58,28 @@ class JudgeAnswer:
     usage: Mapping[str, Any] = field(default_factory=dict)
 
 
+USAGE_KEYS: Final = (
+    "calls", "cached_answers", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds",
+)  # fmt: skip
+"""Counts in the ``usage`` of every judge that calls a model."""
+
+COST_KEY: Final = "cost_usd"
+"""Cost in US dollars in the ``usage``; absent if the model has no price."""
+
+
+def add_usage(total: dict[str, Any], usage: Mapping[str, object]) -> None:
+    """Add the usage of an answer to a total; the label mass of the total is the smallest one."""
+    for name in (*USAGE_KEYS, COST_KEY):
+        value = usage.get(name)
+        if isinstance(value, int | float):
+            total[name] = total.get(name, 0) + value
+    mass = usage.get("label_mass")
+    if isinstance(mass, int | float):
+        total["label_mass"] = min(mass, total.get("label_mass", 1.0))
+
+
 class Judge(Protocol):
-    """Answers typed questions about a run; errors are values, not exceptions.
+    """Component that answers typed questions about a run; errors are values, not exceptions.
 
     Optional members are protocols of their own: `VersionedJudge`, `ClosableJudge` and `TextGenerator`.
     """

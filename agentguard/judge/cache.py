@@ -134,7 +134,8 @@ class CachedJudge:
     def decide(self, transcript: Trajectory, questions: Sequence[Question]) -> tuple[JudgeAnswer, ...]:
         """Answer from memory or the store, and ask the judge for all remaining questions in one call."""
         version = self.version(transcript)
-        keys = self._build_keys(transcript, questions, version)
+        content = hash_content(transcript)
+        keys = [compute_verdict_key(content, hash_question(q), self.judge.name, version) for q in questions]
         answers = {
             key: cached for key, q in zip(keys, questions, strict=True) if (cached := self._look_up(key, q))
         }
@@ -164,14 +165,6 @@ class CachedJudge:
     def close(self) -> None:
         """Close the judge; the cache stays."""
         close_judge(self.judge)
-
-    def build_key(self, transcript: Trajectory, question: Question) -> str:
-        """Return the cache key of an answer."""
-        return self._build_keys(transcript, (question,), self.version(transcript))[0]
-
-    def _build_keys(self, run: Trajectory, questions: Sequence[Question], version: str) -> list[str]:
-        content = hash_content(run)
-        return [compute_verdict_key(content, hash_question(q), self.judge.name, version) for q in questions]
 
     def _look_up(self, key: str, question: Question) -> JudgeAnswer | None:
         with self._lock:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.detect.detection import detect
 from agentguard.errors import describe_error
+from agentguard.judge.base import add_usage
 from agentguard.judge.response_safety import REQUEST_TRIGGER, TAXONOMY, ResponseSafety, SafetyAction
-from agentguard.judge.usage import add_usage
 from agentguard.localize.base import Diagnosis, Localizer, OutcomeBasis
 from agentguard.localize.embedded import RULES_NOTE, UNDECIDED_NOTE
 from agentguard.recover.acceptance.base import ACCEPTANCE_TRIGGER

@@ -15,9 +15,8 @@ from contextvars import copy_context
 from typing import Any, Final
 
 from agentguard.errors import ConfigError
-from agentguard.judge.base import Judge, JudgeAnswer, Question, VersionedJudge, close_judge
+from agentguard.judge.base import Judge, JudgeAnswer, Question, VersionedJudge, add_usage, close_judge
 from agentguard.judge.llm.multiple_choice import list_options
-from agentguard.judge.usage import add_usage
 from agentguard.trajectory.model import Trajectory
 
 NO_QUORUM: Final = "quorum"

@@ -22,6 +22,7 @@ from agentguard._bounded_map import BoundedMap
 from agentguard.config.prices import PriceTable, find_price
 from agentguard.errors import ConfigError
 from agentguard.judge.base import (
+    COST_KEY,
     MAX_TEXT_CHARS,
     GeneratedText,
     JudgeAnswer,
@@ -52,7 +53,6 @@ from agentguard.judge.llm.types import (
     ErrorKind,
     LabelProbabilities,
 )
-from agentguard.judge.usage import COST_KEY
 from agentguard.trajectory.model import Trajectory
 
 SchemaSource = Sequence[str] | Callable[[Trajectory], Sequence[str]]

@@ -58,21 +58,10 @@ class RenderedRun:
     Attributes:
         text: the first part of the prompt.
         nonce: number in the fences.
-        steps: indices of the steps that are shown, in order.
-        spans: start and end of each of them in ``text``, in code points.
-        text_limit: maximum length of a step's text before it is shortened; 0 if steps were omitted as well.
     """
 
     text: str
     nonce: str
-    steps: tuple[int, ...]
-    spans: tuple[tuple[int, int], ...]
-    text_limit: int
-
-    def find_step(self, offset: int) -> int | None:
-        """Return the index of the step at an offset of ``text``; None outside of all steps."""
-        step_spans = zip(self.steps, self.spans, strict=True)
-        return next((step for step, (start, end) in step_spans if start <= offset < end), None)
 
 
 def compute_nonce(run: Trajectory, secret: bytes) -> str:
@@ -98,8 +87,9 @@ def render_run(run: Trajectory, *, nonce: str, limit: int) -> RenderedRun:
             break
         blocks = [render_step(step, longest) for step in run.steps]
         if sum(map(len, blocks)) <= available:
-            return _join_blocks(head, list(zip(run.steps, blocks, strict=True)), tail, nonce, longest)
-    return _omit_middle_steps(run, head, tail, nonce, available)
+            return RenderedRun(text="".join((head, *blocks, tail)), nonce=nonce)
+    blocks = _render_without_middle(run, available)
+    return RenderedRun(text="".join((head, *blocks, tail)), nonce=nonce)
 
 
 def render_step(step: Step, max_characters: int = _TEXT_LIMITS[0]) -> str:
@@ -181,21 +171,8 @@ def _render_head(run: Trajectory, nonce: str) -> str:
     return f"--- recording {nonce} ---\n" + "\n".join(lines) + "\n"
 
 
-def _join_blocks(
-    head: str, blocks: Sequence[tuple[Step | None, str]], tail: str, nonce: str, text_limit: int
-) -> RenderedRun:
-    offset, spans, steps = len(head), [], []
-    for step, text in blocks:
-        if step is not None:
-            spans.append((offset, offset + len(text)))
-            steps.append(step.index)
-        offset += len(text)
-    text = head + "".join(text for _, text in blocks) + tail
-    return RenderedRun(text=text, nonce=nonce, steps=tuple(steps), spans=tuple(spans), text_limit=text_limit)
-
-
-def _omit_middle_steps(run: Trajectory, head: str, tail: str, nonce: str, limit: int) -> RenderedRun:
-    """Keep as many steps as fit, alternately from the end and the beginning; the last step first."""
+def _render_without_middle(run: Trajectory, limit: int) -> list[str]:
+    """Render as many steps as fit, alternately from the end and the beginning; the last step first."""
     note = "[steps {} to {} are left out here]\n"
     limit -= len(note) + 20
     render = partial(render_step, max_characters=_TEXT_LIMITS[-1])
@@ -214,11 +191,9 @@ def _omit_middle_steps(run: Trajectory, head: str, tail: str, nonce: str, limit:
             "a judge's context is too small for a single step; serve the model with a longer context, "
             "or raise context_tokens"
         )
-    shown_blocks: list[tuple[Step | None, str]] = [(run.steps[i], blocks[i]) for i in range(first)]
-    if first < last:
-        shown_blocks.append((None, note.format(run.steps[first].index, run.steps[last - 1].index)))
-    shown_blocks += [(run.steps[i], blocks[i]) for i in range(last, len(run.steps))]
-    return _join_blocks(head, shown_blocks, tail, nonce, 0)
+    omitted = [note.format(run.steps[first].index, run.steps[last - 1].index)] if first < last else []
+    head_blocks = [blocks[i] for i in range(first)]
+    return [*head_blocks, *omitted, *(blocks[i] for i in range(last, len(run.steps)))]
 
 
 def build_messages(

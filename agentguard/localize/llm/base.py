@@ -20,16 +20,17 @@ from agentguard.detect.base import DetectorFailure, Finding
 from agentguard.errors import ConfigError
 from agentguard.judge.base import (
     RUN_FAILED,
+    USAGE_KEYS,
     ChoiceQuestion,
     Judge,
     JudgeAnswer,
     Predicate,
     Question,
     VersionedJudge,
+    add_usage,
     close_judge,
 )
 from agentguard.judge.ensemble.panel import ask_judges
-from agentguard.judge.usage import USAGE_KEYS, add_usage
 from agentguard.localize.base import BaseLocalizer, Diagnosis, Hypothesis
 from agentguard.localize.diagnosis_builder import MAX_HYPOTHESES
 from agentguard.options import reject_unknown_options

@@ -25,7 +25,6 @@ from agentguard.judge.embedded.features.table import (
     ANSWER_FEATURES,
     build_step_table,
     compute_answer_columns,
-    compute_step_features,
 )
 from agentguard.judge.embedded.features.text_scan import scan_text
 from agentguard.trajectory.formats.base import formats
@@ -36,15 +35,19 @@ RUNS = [group_chat(1).trajectory, steered(2).trajectory, dialogue(3, failed=True
 
 
 def row(run: Trajectory, step: int) -> dict[str, float]:
-    held, rows = compute_step_features(run)
-    return rows[held.candidate_ordinals[step]]
+    table = build_step_table(run)
+    return table.get_features(table.layout.candidate_ordinals[step])
+
+
+def rows(run: Trajectory) -> list[dict[str, float]]:
+    table = build_step_table(run)
+    return [table.get_features(row) for row in range(len(table.steps))]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.id)
 def test_registry_names_exactly_the_computed_features(run: Trajectory) -> None:
-    held, rows = compute_step_features(run)
-    assert all(set(one) == set(FEATURE_NAMES) for one in rows)
-    assert set(compute_run_features(held)) == set(RUN_FEATURE_NAMES)
+    assert all(set(one) == set(FEATURE_NAMES) for one in rows(run))
+    assert set(compute_run_features(build_step_table(run).layout)) == set(RUN_FEATURE_NAMES)
 
 
 def test_every_feature_has_unique_name_group_and_meaning() -> None:
@@ -81,7 +84,7 @@ def test_features_do_not_depend_on_format() -> None:
 def test_labels_do_not_change_features() -> None:
     record = group_chat(1)
     other = replace(record, annotation=replace(record.annotation, failed=False, root_cause=None))
-    assert compute_step_features(record.trajectory)[1] == compute_step_features(other.trajectory)[1]
+    assert rows(record.trajectory) == rows(other.trajectory)
 
 
 def test_roles_follow_behaviour() -> None:
@@ -204,7 +207,7 @@ def test_number_of_calls_grows_linearly_with_the_steps() -> None:
         run = Trajectory(id="x", format="test", task="Count the boats.", steps=steps)
         sys.setprofile(count)
         try:
-            compute_step_features(run)
+            build_step_table(run)
         finally:
             sys.setprofile(None)
         return calls

@@ -125,16 +125,10 @@ def test_long_run_is_truncated_with_a_map_of_its_steps(count: int, length: int, 
     run = run_of(*(says(i, f"number {i} " + "x" * length) for i in range(count)))
     shown = render_run(run, nonce=NONCE, limit=limit)
     assert len(shown.text) <= limit
-    assert list(shown.steps) == sorted(set(shown.steps))
-    assert shown.steps[-1] == count - 1
-    for index, (start, end) in zip(shown.steps, shown.spans, strict=True):
-        assert shown.text[start:end].startswith(f"[step {index}] ")
-        assert shown.find_step(start) == shown.find_step(end - 1) == index
-    assert shown.find_step(0) is None
-    if shown.text_limit:
-        assert shown.steps == tuple(range(count))
-    else:
-        gap = sorted(set(range(count)) - set(shown.steps))
+    steps = [int(number) for number in re.findall(r"^\[step (\d+)\]", shown.text, re.MULTILINE)]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == count - 1
+    if gap := sorted(set(range(count)) - set(steps)):
         assert f"[steps {gap[0]} to {gap[-1]} are left out here]" in shown.text
         assert gap == list(range(gap[0], gap[-1] + 1))
 

@@ -84,12 +84,6 @@ class _TableCache:
 _COMPLETE_TABLES, _PARTIAL_TABLES = _TableCache(512), _TableCache(8)
 
 
-def compute_step_features(run: Trajectory) -> tuple[RunLayout, list[dict[str, float]]]:
-    """Compute the layout of a run and the features of each candidate by name, in one pass over the run."""
-    layout = analyze_layout(run)
-    return layout, _compute_rows(layout, _ALL_GROUPS)
-
-
 def _compute_rows(layout: RunLayout, groups: frozenset[str]) -> list[dict[str, float]]:
     context = RunContext(layout)
     progress = start_progress(layout, context)

@@ -129,7 +129,7 @@ def test_attacks_stay_within_the_fence_and_trigger_no_rule(one: object) -> None:
         outside = [line for line in shown.text.split("\n") if line and not line.startswith("| ")]
         aimed = [line for line in outside if line[:5] not in ("[step", "calle", "came ", "tools", "task:")]
         assert aimed == [f"--- recording {shown.nonce} ---", f"--- end of recording {shown.nonce} ---"]
-        assert shown.steps == tuple(range(len(run.steps)))
+        assert sum(line.startswith("[step ") for line in outside) == len(run.steps)
         for opener in (
             "<|im",
             "<end_of",
