@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from agentguard.evals.pilot import OutcomeRun, PilotReport
     from agentguard.guard import Guard
     from agentguard.store import Store
-    from agentguard.store.db.rows import RunRow
-
-_PAGE_SIZE: Final = 500
 
 
 def register(app: typer.Typer) -> None:
@@ -149,7 +146,10 @@ class _OutcomeSource:
 
     def iter_store(self, store: Store, *, tenant: str) -> Iterator[OutcomeRun]:
         """Yield the stored runs, the earliest first."""
-        for row in sorted(_list_runs(store, tenant), key=lambda row: row.created_at):
+        from agentguard.store.read.pagination import iter_rows
+
+        rows = iter_rows(lambda page: store.list_runs(page=page, tenant=tenant))
+        for row in sorted(rows, key=lambda row: row.created_at):
             run = store.get_trajectory(row.id, tenant=tenant)
             if run is None:
                 continue
@@ -179,16 +179,3 @@ class _OutcomeSource:
         rules = self._guard.components.accept
         verdict = rules.check_run(run) if isinstance(rules, AcceptanceTest) else None
         return None if verdict is None or not verdict.is_complete else not verdict.accepted
-
-
-def _list_runs(store: Store, tenant: str) -> list[RunRow]:
-    from agentguard.store.read.pagination import Page
-
-    rows: list[RunRow] = []
-    after: str | None = None
-    while True:
-        page = store.list_runs(page=Page(limit=_PAGE_SIZE, after=after), tenant=tenant)
-        rows += page.rows
-        after = page.next
-        if after is None:
-            return rows

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentguard.errors import ConfigError, StoreError
-from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis
 from agentguard.quantity import format_quantity
 from agentguard.trajectory.model import Trajectory
 
 if TYPE_CHECKING:
+    from agentguard.guard import Guard
     from agentguard.store import Store
     from agentguard.store.run_id_assignment import RunIdAssigner
 

@@ -19,14 +19,13 @@ from agentguard.errors import ConfigError
 from agentguard.quantity import format_quantity
 from agentguard.recover.acceptance.acceptance_record import parse_attempt
 from agentguard.store.db.rows import AcceptanceRow, compute_digest
-from agentguard.store.read.pagination import Page
+from agentguard.store.read.pagination import iter_rows
 from agentguard.trajectory.safe_json import dumps
 
 if TYPE_CHECKING:
     from agentguard.store.store import Store
 
 
-_PAGE_SIZE: Final = 500
 _MAX_PAIRS: Final = 4
 
 
@@ -112,13 +111,8 @@ def require_store(store: str | None, format: str | None) -> str:
 def _read_rows(store: Store, ids: Sequence[str], tenant: str) -> Iterator[AcceptanceRow]:
     for id in ids:
         yield from store.list_run_acceptances(id, tenant=tenant)
-    after: str | None = None
-    while not ids:
-        page = store.list_acceptances(Page(limit=_PAGE_SIZE, after=after), tenant=tenant)
-        yield from page.rows
-        after = page.next
-        if after is None:
-            return
+    if not ids:
+        yield from iter_rows(lambda page: store.list_acceptances(page, tenant=tenant))
 
 
 def _group_by_input(rows: Iterable[AcceptanceRow], counts: ExportCounts) -> list[_OutputGroup]:

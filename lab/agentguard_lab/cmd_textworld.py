@@ -39,7 +39,8 @@ def textworld(
 ) -> None:
     """Generate TextWorld runs of scripted agents, with one error each at a known step.
 
-    Exit status: 0 all were made, 2 nothing could be made, 130 interrupted (--resume continues).
+    Exit status: 0 if all runs are written, 2 if no run is written, 130 after an interruption (--resume
+    continues).
     """
     plan = {"failed": failed, "passed": passed, "seed": seed, "difficulty": difficulty, "by": "textworld"}
     records = run_generator.generate(failed=failed, passed=passed, seed=seed, difficulty=difficulty)

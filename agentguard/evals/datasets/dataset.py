@@ -92,7 +92,8 @@ def load_dataset(format: str, paths: Sequence[Path]) -> Dataset:
             parts.append(part)
     if not records:
         first = f"; the first: {broken[0]}" if broken else ""
-        raise EvaluationError(f"no {format} record could be read; {len(broken)} are broken{first}")
+        kind = "" if format == AUTO_FORMAT else f"{format} "
+        raise EvaluationError(f"no {kind}record could be read; {len(broken)} are broken{first}")
     return Dataset(
         name=format,
         records=tuple(records),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +39,20 @@ class ResultPage(Generic[R]):
 
     rows: tuple[R, ...]
     next: str | None = None
+
+
+def iter_rows(list_page: Callable[[Page], ResultPage[R]], *, page_size: int = 500) -> Iterator[R]:
+    """Yield the rows of all pages.
+
+    Args:
+        list_page: function that returns a page, such as `Store.list_runs` with a filter.
+        page_size: rows of a page.
+    """
+    page: Page | None = Page(limit=page_size)
+    while page is not None:
+        result = list_page(page)
+        yield from result.rows
+        page = None if result.next is None else Page(limit=page_size, after=result.next)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,9 +115,9 @@ class Agent:
             calls=list(self.calls),
         )
 
-    def create_rng(self, what: str) -> random.Random:
-        """Return the random numbers of this turn for one purpose."""
-        return random.Random(f"{what}:{self.seed}:{self.turns}:{self.stream}")  # noqa: S311
+    def create_rng(self, purpose: str) -> random.Random:
+        """Return a generator of random numbers for one purpose in this turn."""
+        return random.Random(f"{purpose}:{self.seed}:{self.turns}:{self.stream}")  # noqa: S311
 
     def list_wanted(self) -> set[str]:
         """Return the names of things that the agent has a reason to look for."""
@@ -152,8 +152,6 @@ class Agent:
         self.memory.given_up, self.memory.refusals = set(), {}
         self.pending = [Intent(tool="look"), Intent(tool="inventory")]
 
-    # Reflection: meaning of the last results.
-
     def _reflect(self, errors: Process) -> str:
         pairs = zip(self.intents, self.results, strict=True)
         self.outcomes = [(intent, judge_result(intent, parse_observation(text))) for intent, text in pairs]
@@ -162,28 +160,28 @@ class Agent:
         sentences = []
         for intent, outcome in self.outcomes:
             sentences.append(self.words.render_outcome(outcome, self.memory, self.list_wanted()))
-            self._contradictions(outcome)
+            self._detect_contradictions(outcome)
             update_beliefs(self.memory, intent, outcome)
             if outcome.refused:
-                self._refused(intent, outcome)
+                self._handle_refusal(intent, outcome)
             else:
                 self.memory.refusals.pop(subject(intent), None)
         return self.words.render_reflection(sentences + self.remarks, self.memory, self.task)
 
-    def _contradictions(self, outcome: ActionOutcome) -> None:
+    def _detect_contradictions(self, outcome: ActionOutcome) -> None:
         """Detect, if the agent is careful, that a thing it believes to carry is in the room."""
         for name in outcome.names if outcome.kind == "arrived" else ():
-            if name in self.memory.carried and self._careful("contradiction"):
+            if name in self.memory.carried and self._is_careful("contradiction"):
                 self.memory.carried.remove(name)
                 self.memory.things[name] = BelievedPlace(outcome.target, outcome.observation.things.get(name))
                 self.remarks.append(self.words.render_remark("noticed", item=name))
 
-    def _refused(self, intent: Intent, outcome: ActionOutcome) -> None:
+    def _handle_refusal(self, intent: Intent, outcome: ActionOutcome) -> None:
         if outcome.kind in ("need_key", "shut", "holder_closed"):
             return
         what = subject(intent)
         count = self.memory.refusals[what] = self.memory.refusals.get(what, 0) + 1
-        if outcome.kind == "tool_error" and self.habits and self._careful("habit"):
+        if outcome.kind == "tool_error" and self.habits and self._is_careful("habit"):
             self.habits = [habit for habit in self.habits if habit.tool != intent.tool]
             self.remarks.append(self.words.render_remark("corrected"))
         elif self._check(intent, outcome):
@@ -208,7 +206,7 @@ class Agent:
     def _check(self, intent: Intent, outcome: ActionOutcome) -> bool:
         """Plan a check after a refusal, if the agent is careful; return whether it does."""
         unread = "I only understood" in outcome.observation.text
-        if outcome.kind != "refused" or unread or not self._careful("check"):
+        if outcome.kind != "refused" or unread or not self._is_careful("check"):
             return False
         if intent.tool == "take":
             self.memory.things.pop(intent.args["object"], None)
@@ -221,10 +219,8 @@ class Agent:
             self.pending.append(Intent(tool="inventory"))
         return True
 
-    def _careful(self, what: str) -> bool:
+    def _is_careful(self, what: str) -> bool:
         return self.mindful > 0 or self.create_rng(what).random() < self.care
-
-    # Planning: choice of the next intent.
 
     def _plan(self, errors: Process) -> str:
         if self.turns == 1:
@@ -268,8 +264,6 @@ class Agent:
         if self.amnesia:
             for exit_ in self.memory.rooms.get(self.memory.here, {}).values():
                 exit_.to = None
-
-    # Action: the calls.
 
     def _use_habits(self) -> None:
         for index, call in enumerate(self.calls):

@@ -45,13 +45,13 @@ def malform_call(call: Call, kind: str, rng: random.Random) -> Call:
     if kind == "tool":
         return rng.choice(_WRONG_TOOL[name]), raw
     if kind == "json":
-        return name, _malformed(arguments, raw, rng)
+        return name, _break_json(arguments, raw, rng)
     if kind == "names":
-        return name, json.dumps(_renamed(arguments, rng))
-    return name, json.dumps(_revalued(arguments, rng))
+        return name, json.dumps(_rename_argument(arguments, rng))
+    return name, json.dumps(_change_value(arguments, rng))
 
 
-def _malformed(arguments: dict[str, Any], raw: str, rng: random.Random) -> str:
+def _break_json(arguments: dict[str, Any], raw: str, rng: random.Random) -> str:
     pairs = ", ".join(f"{key}={value}" for key, value in arguments.items()) or "none"
     forms = (
         raw[:-1],
@@ -63,7 +63,7 @@ def _malformed(arguments: dict[str, Any], raw: str, rng: random.Random) -> str:
     return rng.choice(forms)
 
 
-def _renamed(arguments: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+def _rename_argument(arguments: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     if not arguments:
         return {rng.choice(("target", "room", "object_name")): "all"}
     field = rng.choice(sorted(arguments))
@@ -72,7 +72,7 @@ def _renamed(arguments: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     }
 
 
-def _revalued(arguments: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+def _change_value(arguments: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     out = dict(arguments)
     if not out:
         return {rng.choice(("detail", "verbose")): "yes"}

@@ -120,7 +120,7 @@ def test_diagnosis_table_names_code_and_detector() -> None:
     assert row.split()[-2:] == ["exact_loop", "Again."]
 
 
-def test_diagnosis_table_with_limit_says_how_many_rows_are_hidden() -> None:
+def test_diagnosis_table_with_limit_shows_the_number_of_hidden_rows() -> None:
     text = render(RunSelection(limit=1))
     assert "3 more; --limit sets the number of rows" in text
     assert "undecided.json" not in text
