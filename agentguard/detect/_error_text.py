@@ -135,13 +135,13 @@ def match_error_text(lower_text: str, start: int, end: int) -> ResultClassificat
 
 
 def find_document_start(lower_text: str, start: int) -> int:
-    """Return the start of a numbered listing or a code fence in the head; the end of the text without one."""
+    """Return the start of a listing or a code fence in the head; without one, the end of the text."""
     match = _LISTING_PATTERN.search(lower_text, start, start + _HEAD_CHARS)
     return match.start() if match else len(lower_text)
 
 
 def match_missing_action(lower_text: str, start: int) -> tuple[int, int] | None:
-    """Return the span of the statement that a turn contained nothing to execute."""
+    """Return the span of a statement that the turn contains nothing to execute, or None."""
     match = _NO_ACTION_PATTERN.search(lower_text, start, _HEAD_CHARS)
     return match.span() if match else None
 
@@ -156,7 +156,7 @@ def _match_traceback(lower_text: str) -> ResultClassification:
 
 
 def _match_short_text(lower_text: str, start: int) -> ResultClassification | None:
-    """Match a short answer that rejects the action; a long answer is a document and may contain any words."""
+    """Match a short result that rejects the action; a long result may contain any words."""
     if len(lower_text) - start > _SHORT_CHARS:
         return None
     match = (

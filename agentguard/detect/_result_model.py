@@ -40,7 +40,7 @@ class ResultReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultClassification:
-    """Status of a result; ``text[start:end]`` is the span that shows the reason, None for a usable result."""
+    """Status of a result; ``text[start:end]`` shows the reason and is empty for a usable result."""
 
     status: ResultStatus
     reason: ResultReason | None = None

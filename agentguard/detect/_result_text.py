@@ -82,7 +82,7 @@ def match_empty(lower_text: str, start: int) -> ResultClassification | None:
 
 
 def match_unusable(lower_text: str, start: int) -> ResultClassification | None:
-    """Match bytes of a document, or a page that a site shows instead of its content."""
+    """Match bytes of a file, or a page without the content of its site."""
     if lower_text.startswith("%pdf-", start):
         return _build(ResultStatus.UNUSABLE, ResultReason.BINARY, start, find_line_end(lower_text, start))
     head = lower_text[start : start + _HEAD_CHARS]
@@ -96,7 +96,7 @@ def match_unusable(lower_text: str, start: int) -> ResultClassification | None:
 
 
 def match_partial(lower_text: str) -> ResultClassification | None:
-    """Match the note of a tool that it left out a part of the result."""
+    """Match a note of the tool that it omitted a part of the result."""
     for cue in _TRUNCATION_CUES:
         position = lower_text.find(cue)
         if position >= 0:

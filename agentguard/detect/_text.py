@@ -15,12 +15,12 @@ def to_lower(text: str) -> str:
 
 
 def normalize_text(text: str) -> str:
-    """Return the normal form of a text: case and white space make no difference."""
+    """Return a text in case-folded form with single spaces, for comparisons."""
     return " ".join(text.split()).casefold()
 
 
 def extract_words(lower_text: str, limit: int = 2_000) -> frozenset[str]:
-    """Return the words of the first ``limit`` code points of a lower-case text."""
+    """Return the words of two characters or more in the first ``limit`` code points of a lower-case text."""
     return frozenset(_WORD.findall(lower_text, 0, limit))
 
 

@@ -1,4 +1,4 @@
-"""Wording of answers and replies: guesses, statements of absence, surrender, confirmations and objections.
+"""Wording of answers and user turns: guesses, absence, surrender, confirmations and objections.
 
 Every search reads lower-case text and returns the span of the first match, or None.
 """
@@ -45,7 +45,7 @@ _LIMIT_PATTERN = re.compile(
 )
 _LIMIT_CUES = ("reached", "exceeded", "exhausted", "hit ", "ran out of", "stopped due to")
 SURRENDER_CUES = (*_SURRENDER_CUES, *_LIMIT_CUES)
-"""Texts of which each text with a surrender contains one."""
+"""Substrings; every text with a surrender contains at least one."""
 
 _STATUS_PATTERN = re.compile(
     r"max_?(?:iterations|steps|turns)|limits?_?exceeded|exit_(?:cost|context|format|error|forfeit)|timeout"
@@ -89,7 +89,7 @@ def find_negative_claim(lower_text: str) -> tuple[int, int] | None:
 
 
 def find_surrender(lower_text: str) -> tuple[int, int] | None:
-    """Find a statement that the task was given up or a limit of steps was reached, near the end of a text."""
+    """Find a statement near the end of a text that the agent gave up or reached a limit of steps."""
     base = max(0, len(lower_text) - 600)
     tail = lower_text[base:]
     match = _SURRENDER_PATTERN.search(tail) if any(cue in tail for cue in _SURRENDER_CUES) else None
@@ -118,7 +118,7 @@ def find_objection(lower_text: str) -> tuple[int, int] | None:
 
 
 def find_correction(lower_text: str) -> tuple[int, int] | None:
-    """Find a request for something other than the work, such as "Actually, I'd prefer ..."."""
+    """Find a request for another result, such as "Actually, I'd prefer ..."."""
     return _span(_CORRECTION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
 
 

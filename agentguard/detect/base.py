@@ -1,4 +1,4 @@
-"""Findings, the interface of detectors, a base class, and an adapter for plug-ins."""
+"""Findings, and the interface, base class and plug-in adapter of detectors."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Fault of a run, as reported by a detector.
+    """Failure in a run that a detector reports.
 
     Attributes:
         detector: name of the detector.
-        step: index of the faulty step, from 0; the detector may notice the fault at a later step.
+        step: index of the faulty step, from 0; the detector may notice the failure at a later step.
         codes: qualified taxonomy codes, ``"<taxonomy>:<code>"``, the most specific first.
-        probability: probability in [0, 1] that this finding is true and mattered.
-        message: the fault, in one sentence for a person.
+        probability: probability in [0, 1] that the finding is true and contributed to the outcome of the run.
+        message: description of the failure, one sentence for a person.
         evidence: quotes from the run, the most important one first.
-        correction: instruction to the agent that avoids the fault.
-        noticed_at: the first step at which the fault could be noticed; None means ``step``.
-        recovered_after: the step that repaired the fault; None if no step did, or if the run continues. A
-            repaired fault is not a root cause.
-        data: further facts for programs, JSON-able.
+        correction: instruction to the agent that avoids the failure.
+        noticed_at: index of the first step at which the failure can be noticed; None means ``step``.
+        recovered_after: index of the step that repaired the failure; None without such a step, or if the run
+            continues. A repaired failure is not a root cause.
+        data: further facts for programs, as JSON data.
     """
 
     detector: str
@@ -58,14 +58,14 @@ class Finding:
 
 
 def most_severe(findings: Sequence[Finding], threshold: float) -> Finding | None:
-    """Return the finding with the highest probability at or above the threshold, if there is one."""
+    """Return the finding with the highest probability, if it is at or above the threshold; otherwise None."""
     likely = [finding for finding in findings if finding.probability >= threshold]
     return max(likely, key=lambda finding: finding.probability, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorFailure:
-    """Error or exceeded deadline of a detector; the run continues."""
+    """Error or exceeded deadline of a detector; ``step`` is None at the end of the run."""
 
     detector: str
     step: int | None
@@ -78,8 +78,8 @@ class RunRequirements(NamedTuple):
 
     Attributes:
         turns: number of agent steps; a count above 64 is treated as 64.
-        calls: True if an agent calls a tool.
-        results: True if there are observations or steps of the environment.
+        calls: whether an agent calls a tool.
+        results: whether the run has observations or steps of the environment.
     """
 
     turns: int = 0
@@ -96,7 +96,7 @@ NO_REQUIREMENTS: Final = RunRequirements()
 """Requirements of a detector that does not declare any."""
 
 NEVER_BY_DEFAULT: Final = RunRequirements(turns=1 << 62)
-"""Requirements of a detector that finds nothing with default options; no run satisfies them."""
+"""Requirements of a detector without findings with default options; no run satisfies them."""
 
 
 @runtime_checkable
@@ -137,20 +137,20 @@ class Detector(Protocol):
 
     @property
     def observed_sources(self) -> Collection[Source]:
-        """Sources of the steps that `observe` is called for; the runner passes no other step."""
+        """Sources of the steps that the runner passes to `observe`."""
         ...
 
     @property
     def checks_proposed(self) -> bool:
-        """True if `check_proposed` can find anything; the runner does not call it otherwise."""
+        """True if the runner calls `check_proposed`."""
         ...
 
     @property
     def is_stateless(self) -> bool:
-        """True if `observe` finds the same as `check_proposed` and stores nothing.
+        """True if `observe` yields the findings of `check_proposed` and stores nothing.
 
-        The runner does not call `observe` again for a turn that `check_proposed` has seen. Such a detector
-        reads the text and the calls of the turn, and no tool result.
+        The runner then does not call `observe` for a turn after `check_proposed`. Such a detector reads the
+        text and the calls of the turn, but not the tool results.
         """
         ...
 
@@ -161,7 +161,7 @@ class Detector(Protocol):
     def check_proposed(self, step: Step, view: RunView) -> Iterable[Finding]:
         """Yield the findings of a turn before its tool calls run.
 
-        ``view`` ends before the turn. The turn may be refused, so the detector must not store anything.
+        ``view`` ends before the turn. The guard may reject the turn, so the detector must not store anything.
         """
         ...
 
@@ -178,15 +178,15 @@ class BaseDetector:
 
     Attributes:
         name: name of the detector.
-        summary: faults that it finds, in one sentence; a test compares the table in the docs with it.
+        summary: failures that it finds, in one sentence; the docs contain the same text.
         codes: qualified taxonomy codes of its findings, the most specific first.
         default_options: its options with their defaults.
         options: the options of this detector.
         is_stateless: see `Detector.is_stateless`.
         requirements: see `Detector.requirements`; `agentguard.detect.runner.build_detectors` omits a detector
             with default options if a recorded run does not have that data.
-        observed_sources: see `Detector.observed_sources`; a detector that has nothing to check sets it empty.
-        checks_proposed: True in a subclass that overrides `check_proposed`.
+        observed_sources: see `Detector.observed_sources`; empty for a detector without anything to check.
+        checks_proposed: see `Detector.checks_proposed`; true in a subclass that overrides `check_proposed`.
     """
 
     name: ClassVar[str] = ""
@@ -211,7 +211,7 @@ class BaseDetector:
     def can_find(cls, content: RunContent) -> bool:
         """Return False if the detector with default options has no finding for a finished run.
 
-        The runner omits such a detector. The method may return True for a run without a fault.
+        The runner omits such a detector. The method may return True for a run without findings.
         """
         del content
         return True
@@ -232,7 +232,7 @@ class BaseDetector:
         return NO_FINDINGS
 
     def build_option_error(self, option: str, problem: str) -> ConfigError:
-        """Return the error for an invalid value inside an option; the text names detector and option."""
+        """Return the error for an invalid value of an option; its text names the detector and the option."""
         return ConfigError(f"detector {self.name}.{option}: {problem}")
 
     def build_finding(
@@ -247,7 +247,7 @@ class BaseDetector:
     ) -> Finding:
         """Build a finding.
 
-        ``details`` may set ``codes`` and ``noticed_at``, the rest becomes its ``data``.
+        ``details`` may contain ``codes`` and ``noticed_at``; the other details become its ``data``.
         """
         return Finding(
             detector=self.name,
@@ -266,7 +266,7 @@ class DetectorFactory(Protocol):
     """Factory that builds a detector for one run from options."""
 
     def __call__(self, **options: Any) -> Detector | SimpleDetector:
-        """Build a detector; raise ConfigError if an option does not exist or is out of range."""
+        """Build a detector. Raises ConfigError if an option is unknown or out of range."""
         ...
 
 
@@ -274,10 +274,10 @@ _ALL_SOURCES = tuple(Source)
 
 
 class DetectorAdapter:
-    """Complete detector around a plug-in that has at least ``name``, ``observe`` and ``finish``.
+    """Adapter from a plug-in with at least ``name``, ``observe`` and ``finish`` to `Detector`.
 
     Defaults: the plug-in observes steps of all sources, has no requirements and checks no proposed turns.
-    A plug-in that has one of the optional members of `Detector` keeps it.
+    A plug-in may have any of the optional members of `Detector`.
     """
 
     def __init__(self, detector: SimpleDetector) -> None:
@@ -304,7 +304,7 @@ class DetectorAdapter:
 
 def adapt_detector(detector: Detector | SimpleDetector) -> Detector:
     """Return a detector with all members of `Detector`: ``detector``, or an adapter around it."""
-    if isinstance(detector, BaseDetector):  # the common case by itself: a union of types takes longer
+    if isinstance(detector, BaseDetector):  # a separate check: one with a union of types takes longer
         return detector
     return detector if isinstance(detector, DetectorAdapter) else DetectorAdapter(detector)
 

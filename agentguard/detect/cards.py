@@ -1,4 +1,4 @@
-"""Cards of the built-in detectors: how often each fires on failed and on passed runs of labelled data sets.
+"""Cards of the built-in detectors: their findings in failed and in passed runs of labelled data sets.
 
 `tools/measure_detectors.py` measures the cards and writes `cards.json`.
 """
@@ -16,9 +16,9 @@ import orjson
 CARDS_FILE: Final = Path(__file__).with_name("cards.json")
 MAX_FALSE_ALARM_SHARE: Final = 0.05
 DECIDING_PROBABILITIES: Final = (0.7, 0.9)
-"""Probabilities of a finding from which a rule may call a run failed; a rule uses one of them."""
+"""Thresholds on the probability of a finding that may alone decide that a run failed."""
 MIN_PASSED_RUNS: Final = 20
-"""Least number of passed runs of a data set that count alone."""
+"""Minimum number of passed runs of a data set that can exclude a detector from deciding alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class DetectorMeasurement:
 
     Attributes:
         dataset: name of the data set.
-        failed, passed: number of runs of each outcome.
-        failed_alarms, passed_alarms: number of those runs with a finding of the detector.
-        failed_by_probability, passed_by_probability: number of those runs with a finding of at least the
+        failed, passed: number of failed and of passed runs.
+        failed_alarms, passed_alarms: number of these runs with a finding of the detector.
+        failed_by_probability, passed_by_probability: number of these runs with a finding of at least the
             probability, for each of `DECIDING_PROBABILITIES`.
-        located, root_causes: number of runs in which a finding names the labelled root cause, and of runs
-            with a finding and a labelled root cause.
+        located: number of runs in which a finding names the labelled root cause.
+        root_causes: number of runs with a finding and a labelled root cause.
     """
 
     dataset: str
@@ -48,7 +48,7 @@ class DetectorMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorCard:
-    """Measurements of one detector on all data sets; a data set without a finding counts too."""
+    """Measurements of one detector on all data sets, including those without a finding."""
 
     detector: str
     measurements: tuple[DetectorMeasurement, ...]
@@ -60,10 +60,10 @@ class DetectorCard:
 
     @property
     def least_deciding_probability(self) -> float | None:
-        """Least probability of a finding that alone may decide that a run failed; None if it never may.
+        """Lowest probability of a finding that alone may decide that a run failed; None without one.
 
-        With this threshold, the detector has findings. At most 5 % of the passed runs have one, in each data
-        set with 20 passed runs or more.
+        At this threshold the detector has findings in failed runs. In each data set with 20 passed runs or
+        more, at most 5 % of the passed runs have one.
         """
         return next(
             (p for rank, p in enumerate(DECIDING_PROBABILITIES) if self._is_reliable(rank)),
@@ -80,7 +80,7 @@ class DetectorCard:
 
 @lru_cache(maxsize=1)
 def load_cards() -> dict[str, DetectorCard]:
-    """Load the cards by name of the detector."""
+    """Load the cards, by the name of the detector."""
     return {
         name: DetectorCard(detector=name, measurements=tuple(_parse_measurement(row) for row in rows))
         for name, rows in orjson.loads(CARDS_FILE.read_bytes()).items()

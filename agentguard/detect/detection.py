@@ -1,4 +1,4 @@
-"""Detection in a recorded run, with the later step that repaired a fault."""
+"""Detection of failures in a recorded run, including the steps that repaired them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class DetectionResult:
     """Findings and failures of all detectors in one run.
 
     Attributes:
-        findings: without duplicates, by step; within a step, the most probable first.
+        findings: findings without duplicates, by step; within a step, the most probable first.
         failures: errors and exceeded deadlines of detectors.
-        seconds: wall time spent.
+        seconds: elapsed time of the detection.
     """
 
     findings: tuple[Finding, ...]
@@ -52,7 +52,7 @@ def detect(
     Args:
         trajectory: the run.
         specs: specs for `build_detectors`, or detectors built for this run.
-        deadline_s: seconds a detector may take for a step.
+        deadline_s: maximum time of a detector for a step, in seconds.
 
     Raises:
         UnknownPlugin, ConfigError: see `build_detectors`.
@@ -80,21 +80,21 @@ _REPAIRABLE_DETECTORS = frozenset((
     "tool_error_ignored", "unknown_tool", "unparsable_action", "unusable_result_accepted",
     "exact_loop", "near_loop", "no_progress", "oscillation", "paraphrased_repetition",
 ))  # fmt: skip
-"""Detectors whose faults end as soon as the same tool returns something usable."""
+"""Detectors whose failures end with the next usable result of the same tool."""
 
 _REVERTIBLE_DETECTORS = frozenset({"task_constraint"})
 _REVERSAL_CUES = ("revert", "undo", "restore", "roll back", "rollback", "git checkout", "git reset")
 _RECOVERED_SHARE = 0.4
-"""Share of its probability that a repaired fault keeps: it was true, but it rarely caused the failure."""
+"""Factor on the probability of a repaired failure, which rarely caused the failure of the run."""
 
 _MAX_DISTANCE = 40
 
 
 def mark_recoveries(findings: Sequence[Finding], steps: Sequence[Step]) -> list[Finding]:
-    """Set `Finding.recovered_after` of faults that a later step repaired, and lower their probability.
+    """Set `Finding.recovered_after` of failures that a later step repaired, and lower their probability.
 
-    A fault of a call is repaired when a later, different call of the same tool, or the next code block,
-    returns a usable result. The run must contain the results. The cost is linear in the number of findings.
+    A usable result of a later, different call of the same tool, or of the next code block, repairs the
+    failure of a call. The run must contain the results. The cost is linear in the number of findings.
     """
     facts: dict[int, StepFacts] = {}
 
@@ -136,7 +136,7 @@ def _repairs(later: StepFacts, failed: StepFacts, steps: Sequence[Step]) -> bool
 
 
 def _find_continuation(steps: Sequence[Step], index: int) -> int | None:
-    """Return the next step if it is a turn of the same agent: the empty turn is then an artefact."""
+    """Return the next step if it is a turn of the same agent; the empty turn is then an artefact."""
     after = index + 1
     continues = after < len(steps) and steps[after].agent == steps[index].agent
     return after if continues and steps[after].source is Source.AGENT else None

@@ -1,4 +1,4 @@
-"""Quotes with exact offsets: of a span, a text, a move or the value of an argument."""
+"""Quotes with exact offsets, of a span, a text, a move or the value of an argument."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentguard.trajectory.model import Step
 MAX_QUOTE_CHARS = 240
 """Maximum length of a quote in code points.
 
-A finding shows the relevant place, not the complete observation.
+A finding quotes the relevant span, not the complete observation.
 """
 
 
@@ -36,7 +36,7 @@ def quote_span(step: Step, field: str, start: int = 0, end: int | None = None) -
 
 
 def quote_text(step: Step, field: str, needle: str) -> tuple[Evidence, ...]:
-    """Quote the first occurrence of ``needle`` in a field; without one, quote the start of the field."""
+    """Quote the first occurrence of ``needle`` in a field; without an occurrence, the start of the field."""
     position = step.text(field).find(needle) if needle else -1
     return (
         quote_span(step, field, position, position + len(needle))

@@ -11,7 +11,7 @@ from agentguard.trajectory.model import Trajectory
 
 
 class LazyFindings(Sequence[Finding]):
-    """Findings of the detectors in a run, computed on first access; many callers never read them."""
+    """Findings of all detectors in a run, computed on first access, because many callers never read them."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         self._trajectory = trajectory

@@ -12,7 +12,7 @@ from agentguard.store.db.rows import FindingRow, compute_digest
 def build_finding_rows(
     run_id: str, findings: Sequence[Finding], *, tenant: str = ""
 ) -> tuple[FindingRow, ...]:
-    """Build the rows of a run's findings; rows of the same findings have the same ids."""
+    """Build the rows of a run's findings; equal findings of a run have equal IDs."""
     return tuple(
         FindingRow(
             id=compute_digest(run_id, str(index), finding.detector, str(finding.step), finding.message)[:32],

@@ -1,7 +1,7 @@
 """Classification of tool results: ok, error, empty, unusable or partial, with the reason and the quoted span.
 
 A recorded error flag takes precedence over the text. Patterns are matched at the head and the tail of a text,
-where tools print errors: the middle of a long page or document may mention errors as its subject.
+where tools print errors; the middle of a long document may mention errors as its subject.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from agentguard.detect._result_model import (
 from agentguard.detect._result_text import match_empty, match_partial, match_unusable, skip_label
 
 USABLE = ResultClassification(status=ResultStatus.OK)
-"""Classification of a result without any fault."""
+"""Classification of a usable result."""
 
 _MAX_FLAGGED_CHARS = 400
 _MAX_CACHED_CHARS = 4_000
 
 
 def classify_result(lower_text: str, *, flag: bool | None = None) -> ResultClassification:
-    """Classify a lower-case result; ``flag`` is the recorded error flag, if there is one.
+    """Classify a lower-case result; ``flag`` is the recorded error flag, or None.
 
-    A flag that is false excludes an error, not an empty, unusable or partial result. The cost is bounded:
-    the function reads head and tail, parses JSON of at most 20,000 code points and searches a few substrings.
+    A false flag excludes the status error, but not empty, unusable or partial. The cost is bounded: the
+    function reads head and tail, parses JSON of at most 20,000 code points and searches a few substrings.
     """
     classify = _classify_short_text if len(lower_text) <= _MAX_CACHED_CHARS else _classify_text
     classification = classify(lower_text, may_be_error=flag is not False)
@@ -62,7 +62,7 @@ def _classify_text(lower_text: str, *, may_be_error: bool) -> ResultClassificati
     return match_unusable(lower_text, start) or match_partial(lower_text) or USABLE
 
 
-# Detectors, judge and localizer classify the same results of a run, one after the other.
+# Detectors, judge and localizer classify the same results of a run in turn.
 _classify_short_text = lru_cache(maxsize=512)(_classify_text)
 
 
@@ -124,7 +124,7 @@ def classify_json(lower_text: str, start: int) -> ResultClassification | None:
 
 
 def _has_cue(lower_text: str) -> bool:
-    """Return True if parsing may find something; head and tail suffice, except for an error of one item."""
+    """Return True if the value may have another status than ok, judged by substrings of head and tail."""
     if len(lower_text) <= 2 * _EDGE_CHARS:
         edges = lower_text
     else:

@@ -1,4 +1,4 @@
-"""Content of a finished run, from which detectors derive that they cannot find anything in it."""
+"""Content of a finished run, by which the runner omits detectors without findings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RunContent:
 
     Attributes:
         run: the run.
-        data: data of the run, for comparison with `Detector.requirements`.
+        data: data of the run, which `Detector.requirements` are compared with.
         lower_text: contents of all turns of the agents, joined by newlines, in lower case.
     """
 
@@ -37,7 +37,7 @@ class RunContent:
         self._index, self._has_any_cue = _NO_CUES, False
 
     def has_cue(self, cues: tuple[str, ...]) -> bool:
-        """Return True if a turn of an agent contains one of the lower-case texts."""
+        """Return True if a turn of an agent contains one of the lower-case substrings."""
         if cues not in self._index.cues:
             self._index = _index_cues(cues)
             self._has_any_cue = self._index.occurs_in(self.lower_text)
@@ -45,7 +45,7 @@ class RunContent:
 
 
 class _CueIndex:
-    """Cues of all detectors as one RE2 expression; a search for it takes less time than one for each cue."""
+    """Cues of all detectors as one RE2 expression, which is faster than a search for each cue."""
 
     def __init__(self, cues: frozenset[tuple[str, ...]]) -> None:
         self.cues = cues
@@ -53,7 +53,7 @@ class _CueIndex:
         self._pattern = re2.compile("|".join(map(re2.escape, literals)))
 
     def occurs_in(self, lower_text: str) -> bool:
-        """Return False if the text contains no cue, which holds for most plain answers."""
+        """Return False if the text contains no cue."""
         try:
             return self._pattern.search(lower_text) is not None
         except UnicodeEncodeError:  # a lone surrogate

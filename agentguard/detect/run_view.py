@@ -1,7 +1,7 @@
 """View of a run for detectors: append-only, with the indices that detectors share.
 
-Only the list of steps grows with the run. Facts are kept for a window of steps, moves for a window of moves,
-and values in an index of bounded size.
+Only the list of steps grows with the run. The view stores facts of the latest steps, the latest moves, and an
+index of values of bounded size.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MAX_FACTS = 64
 _MAX_MOVES = 48
 _MAX_ERRORS = 5
 _MAX_CACHED_BYTES = 65_536
-"""Size of a schema up to which its compiled form is kept for other runs."""
+"""Maximum size of a schema whose compiled form is cached for other runs."""
 _PLAIN_TOOL_TYPES = (None, "function", "custom")
-"""Any other type is a server, or a hosted tool whose calls have names of their own."""
+"""Types of tools with one name; other types are servers, or hosted tools with several names."""
 
 
 @dataclass(slots=True)
@@ -66,19 +66,19 @@ class RunView:
     Args:
         task: task of the agents.
         tools: tools offered to the agents.
-        system_prompts: agent name to its system prompt; ``""`` is the key of one common to all.
-        exit_status: reason why a recorded run ended, if the recording has one.
-        is_content_recorded: False if the source recorded no message content.
+        system_prompts: system prompt by the name of the agent; ``""`` is the key of a common prompt.
+        exit_status: recorded reason for the end of the run, or None.
+        is_content_recorded: whether the source recorded the content of messages.
 
     Attributes:
         steps: the steps of the run so far.
-        tools: tool name to its specification.
+        tools: specification by the name of the tool.
         moves: the latest moves of the agents, oldest first, at most 48.
         values: index of the values that occurred so far.
         agents: names of the agents that have acted or have a system prompt.
-        has_unknown_content: True if a step may have content that the recording or the importer left out.
-        has_input: True if the recording has an input of the agents so far: a task, a prompt or a message.
-        has_tool_servers: True if an entry of the tools offers tools of other names, as an MCP server or a
+        has_unknown_content: whether a step may have content that the recording or the importer omitted.
+        has_input: whether the recording has an input of the agents so far: a task, a prompt or a message.
+        has_tool_servers: whether an entry of the tools offers tools with other names, as an MCP server or a
             hosted tool of a model API does.
     """
 
@@ -125,7 +125,7 @@ class RunView:
         )
 
     def takes_free_text(self, call: ToolCall) -> bool:
-        """Return True if a call is of a custom tool of a model API, whose input is any text."""
+        """Return True for a call of a custom tool of a model API, whose input is any text."""
         spec = self.tools.get(call.name)
         return "custom" in str(call.extra.get("type", "")) or (
             spec is not None and spec.extra.get("type") == "custom" and not spec.parameters
@@ -153,7 +153,7 @@ class RunView:
     def get_facts(self, step: Step) -> StepFacts:
         """Return the facts of a step.
 
-        Those of the latest 64 steps are cached, older ones are computed again.
+        The view caches the facts of the latest 64 steps.
         """
         if step is self._current.step:
             return self._current
@@ -215,15 +215,15 @@ class RunView:
             self._open_move.has_error = self._open_move.has_error or facts.has_error
 
     def _index_offer(self, step: Step) -> None:
-        """Index the turn that a user answers: the values that an agent offers are then known to both."""
+        """Index the turn before a user message, because the user knows the values in it."""
         previous = self._facts.get(step.index - 1)
         if previous is not None and previous.is_agent and previous.step.content:
             self.values.add(previous.lower_text)
 
     def stage(self, step: Step) -> None:
-        """Set the proposed turn, which may be refused.
+        """Set the proposed turn, which the guard may reject.
 
-        Only the runner calls this. The next `append` clears it.
+        Only the runner calls this method. The next `append` clears the proposed turn.
         """
         self._index_pending_results()
         self._staged = StepFacts(step, self._new_results)
@@ -231,7 +231,7 @@ class RunView:
     def _index_pending_results(self) -> None:
         """Index the results of the previous step when the next one begins.
 
-        Not earlier: the result of a call must not count as the source of the arguments.
+        With an earlier index, the result of a call would be a source of the arguments of that call.
         """
         for result in self._unindexed_results:
             self.values.add(result.lower_text)
@@ -279,5 +279,5 @@ def _build_validator(schema: dict[str, Any]) -> jsonschema_rs.Validator | None:
         return jsonschema_rs.validator_for(
             schema, retriever=_reject_remote, pattern_options=jsonschema_rs.RegexOptions()
         )
-    except Exception:  # any error: a tool with an invalid schema is not checked
+    except Exception:  # a tool with an invalid schema is not checked
         return None

@@ -47,14 +47,14 @@ def build_detectors(specs: DetectorSpecs | None = None, *, run: Trajectory | Non
     """Build new detectors for one run.
 
     Args:
-        specs: detector name to its options. ``{}``, None or True means the defaults, False omits the
-            detector. Only named detectors are built; None builds all registered ones with their defaults,
-            except those that find nothing with them.
-        run: a finished run. Detectors with default options that cannot find anything in it are omitted.
+        specs: options by the name of the detector. ``{}``, None or True means the defaults; False omits the
+            detector. Only detectors in ``specs`` are built. None builds all registered detectors with default
+            options, except those without findings by default.
+        run: a finished run. Detectors with default options and without findings in it are omitted.
 
     Raises:
-        UnknownPlugin: there is no detector with that name.
-        ConfigError: an option does not exist or is out of range; the text names detector and option.
+        UnknownPlugin: no detector has the name.
+        ConfigError: an option is unknown or out of range; the text names the detector and the option.
     """
     content = None if run is None else RunContent(run)
     return [
@@ -104,7 +104,7 @@ _MAX_TURNS = 64
 """Cap of the turn count in a cache key; every built-in detector needs fewer turns."""
 
 _ANY_DATA = RunRequirements(turns=_MAX_TURNS, calls=True, results=True)
-"""Data of a run that continues: it may still get any."""
+"""Data of a run that continues, which may still get calls and results."""
 
 _SELECTION_CACHE: dict[tuple[int, RunRequirements], _DetectorSelection] = {}
 
@@ -135,8 +135,8 @@ class IncrementalRunner:
     Args:
         view: view of the run before its first step.
         specs: specs for `build_detectors`, or built detectors.
-        deadline_s: seconds a detector may take for a step. The runner checks it when the detector returns; it
-            does not interrupt the detector.
+        deadline_s: maximum time of a detector for a step, in seconds. The runner checks it when the detector
+            returns; it does not interrupt the detector.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class IncrementalRunner:
         *,
         deadline_s: float,
     ) -> IncrementalRunner:
-        """Return a runner for the steps of a run, whose own steps it has not observed."""
+        """Return a runner for a run; it has not observed the steps of the run."""
         return cls(RunView.from_trajectory(run), specs, deadline_s=deadline_s)
 
     def observe(self, step: Step) -> tuple[Finding, ...]:
@@ -199,10 +199,10 @@ class IncrementalRunner:
         return tuple(findings)
 
     def check_proposed(self, step: Step) -> tuple[Finding, ...]:
-        """Return the findings of a turn before its tool calls run; the turn may be refused.
+        """Return the findings of a turn before its tool calls run; the guard may reject the turn.
 
-        ``step.index`` must be the number of steps so far. If the turn is committed, `observe` returns these
-        findings again.
+        ``step.index`` must be the number of steps so far. If the guard commits the turn, `observe` returns
+        these findings again.
         """
         self.view.stage(step)
         self._proposed_findings = []
@@ -249,7 +249,7 @@ class IncrementalRunner:
     def _confirm_proposed(
         self, detector: Detector, step: Step, proposed: tuple[Finding, ...]
     ) -> list[Finding]:
-        """Return the findings of the proposed turn, or new ones if a tool changed its arguments in place."""
+        """Return the findings of the proposed turn, or new ones if a tool changed its arguments."""
         try:
             return self._select_new(proposed)
         except _InvalidFinding:
@@ -292,9 +292,9 @@ class IncrementalRunner:
     def _reset_selection(self) -> None:
         """Clear the cache of detectors per source; the cache is filled at the first step of a source.
 
-        Most runs are short and have steps of two sources, so filling it for all sources would cost more.
+        Most runs are short and have steps of two sources; a cache for all sources would cost more.
         """
-        self._proposed_findings = []  # a new list: a caller up the stack may iterate over the old one
+        self._proposed_findings = []  # a new list, because a caller may iterate over the old one
         self._detectors_by_source: dict[tuple[Source, bool], tuple[Detector, ...]] = {}
         self._proposal_detectors: dict[Source, Sequence[Detector]] = {}
 
@@ -346,7 +346,7 @@ class IncrementalRunner:
 def check_deadline(deadline_s: float) -> None:
     """Raise ConfigError if a deadline is not positive."""
     if not deadline_s > 0:
-        raise ConfigError("deadline_s must be above 0")
+        raise ConfigError("deadline_s must be positive")
 
 
 class _InvalidFinding(Exception):
@@ -372,7 +372,7 @@ def _identity_key(finding: Finding) -> tuple[object, ...]:
 
 
 def _find_problem(finding: Finding, view: RunView) -> str | None:
-    """Return the fault of a finding, or None; the text does not quote the run."""
+    """Return a description of the invalid field of a finding, or None; it does not quote the run."""
     if not isinstance(finding.probability, (int, float)) or not 0 <= finding.probability <= 1:
         return "probability outside [0, 1]"
     if not isinstance(finding.step, int) or not 0 <= finding.step < len(view.steps):

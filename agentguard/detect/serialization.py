@@ -15,7 +15,7 @@ from agentguard.trajectory.serialization import decode_dataclass
 
 
 def encode_finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON data with all its fields; parts of ``data`` that are not JSON become text."""
+    """Return a finding as JSON data with all fields; parts of ``data`` that are not JSON become text."""
     return to_json_data(finding)
 
 
@@ -34,5 +34,5 @@ def _to_plain(value: object) -> object:
 
 
 def decode_finding(node: JsonNode) -> Finding:
-    """Decode a finding from JSON data. Raises FormatError that names the field."""
+    """Decode a finding from JSON data. Raises FormatError with the name of the invalid field."""
     return decode_dataclass(Finding, node)

@@ -1,7 +1,7 @@
 """Facts that are computed once for each step and shared by all detectors: results, actions, key and words.
 
-A run has one of two shapes, and the facts are alike for both. In a *folded* run, a step contains the tool
-calls and their observations. In a *message-shaped* run, the environment is a speaker; actions are code blocks
+A run has one of two shapes, with the same facts. In a *folded* run, a step contains the tool calls and their
+observations. In a *message-shaped* run, the results are steps of the environment, and actions are code blocks
 or ``Action:`` lines in the text.
 """
 
@@ -32,7 +32,7 @@ _PROSE_LANGUAGES = frozenset(
     {"json", "markdown", "md", "text", "txt", "output", "csv", "yaml", "xml", "html", "plaintext"}
 )
 _MIN_TEXT_CHARS = 40
-"""Minimum length of a text without an action to count as a move; saying "Next" twice is not a repetition."""
+"""Minimum length of a move without an action; a repeated short text such as "Next" is not a repetition."""
 
 
 class lazy_property(Generic[T]):
@@ -69,10 +69,10 @@ class ActionForm(StrEnum):
     LINE = "line"
 
 
-# Not frozen, although never changed: each step creates both, and freezing would triple the cost.
+# Not frozen, although nothing changes them: each step creates both, and frozen ones cost three times as much.
 @dataclass(slots=True, kw_only=True)
 class Action:
-    """Action of an agent: ``name`` is the tool (empty for code and text), ``key`` its canonical text."""
+    """Action of an agent: ``name`` is the tool (empty for code and text), ``key`` the canonical arguments."""
 
     form: ActionForm
     name: str
@@ -95,7 +95,7 @@ class ToolResult:
 
     @property
     def error(self) -> ResultClassification | None:
-        """Classification of the result if it is an error, else None."""
+        """Classification of the result if it is an error, otherwise None."""
         return self.classification if self.classification.is_error else None
 
 
@@ -107,8 +107,7 @@ class StepFacts:
         previous_results: results between the previous turn of an agent and this step.
 
     Attributes:
-        was_proposed: True for a committed turn that was checked before its tools ran; the facts computed
-            then remain valid.
+        was_proposed: whether the turn was checked before its tools ran; its facts of that time remain valid.
     """
 
     def __init__(self, step: Step, previous_results: tuple[ToolResult, ...] = ()) -> None:
@@ -159,7 +158,7 @@ class StepFacts:
 
     @lazy_property
     def key(self) -> int | None:
-        """Key of the step's move: agent, tools and canonical arguments; None if the step is not a move."""
+        """Hash of the step's move: agent, tools and canonical arguments; None if the step is not a move."""
         if self.actions:
             return hash((*self.family, *[action.key for action in self.actions]))
         if not self.is_agent or len(self.step.content) < _MIN_TEXT_CHARS:
@@ -185,12 +184,12 @@ class StepFacts:
 
     @lazy_property
     def has_error(self) -> bool:
-        """True if a result of this step shows an error."""
+        """True if a result of this step is an error."""
         return any(result.error is not None for result in self.results)
 
 
 _TURN_PROPERTIES = ("lower_text", "actions", "key", "family", "words")
-"""Facts that depend on the turn alone, not on its results."""
+"""Facts that depend only on the turn, not on its results."""
 
 
 def _are_same_calls(previous: tuple[ToolCall, ...], current: tuple[ToolCall, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Wording that has a meaning in any format: claims of success, signs that the agent noticed an error.
+"""Wording of agent turns: claims of success, acknowledged errors, fabrication, refusal and intent.
 
 Every search reads lower-case text. Plain substring tests run before a pattern, at a tenth of its cost.
 """
@@ -36,7 +36,7 @@ _STATE_PATTERN = re.compile(
     rf"(?P<verb>{_DONE_VERBS}|stored|in place|in the right place|ready|opened)\b"
 )
 SUCCESS_CUES = tuple(cue for cue, _ in _SUCCESS_PATTERN)
-"""Texts of which each text with a claim of success contains one; so do the other constants ``…_CUES``."""
+"""Substrings; every text with a claim of success contains at least one. So do the other ``…_CUES``."""
 
 _HEDGE_PATTERN = re.compile(
     r"\b(?:not|never|no|unable|cannot|can|could|failed|fail|once|after|if|when|whether|until|unless|will|would"
@@ -95,7 +95,7 @@ INTENT_CUES = (
 def find_success_claim(lower_text: str) -> tuple[int, int, str] | None:
     """Return ``(start, end, verb)`` of the first claim that something was done, or None.
 
-    A claim that is negated, conditional, a question or about the future does not count.
+    Negated and conditional claims, questions and statements about the future do not count.
     """
     for cue, pattern in _SUCCESS_PATTERN:
         if cue not in lower_text:
@@ -122,20 +122,20 @@ def find_satisfaction_claim(lower_text: str) -> tuple[int, int, str] | None:
             lower_text, find_sentence_start(lower_text, match.start(), 120), match.start()
         ):
             content = match.start(), match.end(), match["verb"] or "succeeded"
-            if match["verb"]:  # names the action, which an opening word does not
+            if match["verb"]:  # a match without a verb, such as "Good, ...", does not name the action
                 break
     return content
 
 
 def acknowledges_error(lower_text: str, *, acting: bool = False) -> bool:
-    """Return True if a text shows that something failed; a turn that acts may just name its change."""
+    """Return True if a text mentions a failure; with ``acting``, also if it only names a correction."""
     return any(cue in lower_text for cue in _ERROR_ACKNOWLEDGED_PATTERN) or (
         acting and any(cue in lower_text for cue in _CORRECTIVE_ACTION_PATTERN)
     )
 
 
 def find_fabrication(lower_text: str) -> tuple[int, int] | None:
-    """Return the span of an admission that data is assumed, simulated or a placeholder."""
+    """Return the span of an admission that data is assumed, simulated or a placeholder, or None."""
     if not any(cue in lower_text for cue in FABRICATION_CUES):
         return None
     match = _FABRICATION_PATTERN.search(lower_text, 0, 20_000)
@@ -143,7 +143,7 @@ def find_fabrication(lower_text: str) -> tuple[int, int] | None:
 
 
 def find_refusal(lower_text: str) -> tuple[int, int] | None:
-    """Return the span of a refusal at the start of a text."""
+    """Return the span of a refusal at the start of a text, or None."""
     if not any(cue in lower_text for cue in REFUSAL_CUES):
         return None
     match = _REFUSAL_PATTERN.match(lower_text, 0, 400)
@@ -151,7 +151,7 @@ def find_refusal(lower_text: str) -> tuple[int, int] | None:
 
 
 def find_last_intent(lower_text: str) -> tuple[int, int] | None:
-    """Return the span of an announcement that is the last sentence, within the last 300 code points."""
+    """Return the span of an announcement in the last sentence, if it is in the last 300 code points."""
     base = max(0, len(lower_text) - 300)
     if not any(lower_text.find(cue, base) >= 0 for cue in INTENT_CUES):
         return None

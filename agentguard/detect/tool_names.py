@@ -1,4 +1,4 @@
-"""Kinds of tools, judged by their names: tools that read, tools that change something, terminal actions."""
+"""Classification of tools by name: tools that read, tools that change something, terminal tools."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def is_terminal_tool(name: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def is_handoff_tool(name: str) -> bool:
-    """Return whether a tool hands the run to a person."""
+    """Return whether a tool hands the run to a person, such as "transfer_to_human_agents"."""
     return _HANDOFF_PATTERN.match(normalize_tool_name(name)) is not None
 
 
 @lru_cache(maxsize=4_096)
 def normalize_tool_name(name: str) -> str:
-    """Return the name in snake case without the prefix of its server: "mcp__files__readFile", "read_file"."""
+    """Return a name in snake case without its server: "read_file" for "mcp__files__readFile"."""
     bare = _PREFIX_PATTERN.sub("", name[:200])
     return _SEPARATOR_PATTERN.sub("_", _CAMEL_PATTERN.sub("_", bare).lower()).strip("_")
 

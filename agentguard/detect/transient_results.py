@@ -1,4 +1,4 @@
-"""Transient results: a later, equal call may return another result."""
+"""Recognition of transient results, after which an equal call may return another result."""
 
 from __future__ import annotations
 

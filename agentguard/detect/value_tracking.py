@@ -1,6 +1,6 @@
 """Values that can be traced through a run: numbers, identifiers, e-mail addresses, dates.
 
-The index answers one question: did this value occur before? It reads the texts that an agent may take values
+`ValueIndex` finds out whether a value occurred before. It contains the texts that an agent may take values
 from: the task, the prompts, the descriptions of tools, user messages and results.
 """
 
@@ -31,15 +31,15 @@ _MAX_SUBSTRING_TRIES = 200
 class ValueIndex:
     """Index of the values of a run, in bounded memory.
 
-    The index stores texts unsplit and searches them on demand. A search costs a twentieth of splitting a text
-    into tokens, and agents mostly use values of the latest texts. A block is split after as many unsuccessful
-    searches as splitting would have cost ("ski rental": at most twice the optimal cost).
+    The index stores texts unsplit and searches them on demand. A search costs a twentieth of a split into
+    tokens, and agents mostly use values of the latest texts. The index splits a block when its unsuccessful
+    searches have cost as much as the split ("ski rental": at most twice the optimal cost).
 
     Args:
-        capacity: maximum number of values of split texts. If the index is full, the oldest values are
-            dropped and `is_complete` becomes false.
-        window: texts that are stored for the search after a miss (a value may be part of another token).
-        max_unsplit_chars: code points of unsplit texts.
+        capacity: maximum number of values of split texts. If the index is full, it removes the oldest values
+            and `is_complete` becomes false.
+        window: number of texts for the search after a miss (a value may be part of another token).
+        max_unsplit_chars: maximum number of code points of unsplit texts.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ValueIndex:
         self.capacity, self.max_unsplit_chars = capacity, max_unsplit_chars
         self.is_complete = True
         self._tokens: dict[str, None] = {}
-        # Lists: an empty deque takes 760 bytes, and a proxy has a thousand runs in memory.
+        # Not deques: an empty one takes 760 bytes, and a proxy has a thousand runs in memory.
         self._blocks: list[_TextBlock] = []
         self._size = 0
         self._initial_texts: list[str] = []
@@ -61,8 +61,8 @@ class ValueIndex:
 
         Args:
             lower_text: the text.
-            from_user: True for a user message; it stays longer in the search that follows a miss.
-            is_initial: True for a text from before the run; it always stays in that search.
+            from_user: whether the text is a user message, which stays longer in the search after a miss.
+            is_initial: whether the text precedes the run; it always stays in that search.
         """
         if not self._blocks or self._blocks[-1].size >= _BLOCK_CHARS:
             self._blocks.append(_TextBlock())
@@ -116,7 +116,7 @@ class ValueIndex:
         if not worn:
             return None
         stuck = [block for block in worn if block.scan_count >= _STUCK_SCANS]
-        # Split only some of them at once, which bounds the cost of one search.
+        # Split only some blocks at once, which bounds the cost of one search.
         for block in stuck or worn[: max(4, len(worn) // 16)]:
             self._blocks.remove(block)
             self._split_block(block)
@@ -176,9 +176,7 @@ class _TextBlock:
         return self.text.encode("ascii", "replace").translate(_TOKEN_TABLE).decode("ascii").split()
 
     def has_token(self, form: str) -> bool:
-        """Return True if ``form`` is a token, a token without its edges, or the date at the start of a
-        token.
-        """
+        """Return True if ``form`` is a token, a token without edges, or a date at the start of a token."""
         text = self.text
         position = text.rfind(form)
         for _ in range(_MAX_SUBSTRING_TRIES):
@@ -187,7 +185,8 @@ class _TextBlock:
             if _is_token(text, position, position + len(form)):
                 return True
             position = text.rfind(form, 0, position + len(form) - 1)
-        self.scan_count = _STUCK_SCANS  # too many matches inside other tokens: split the block now
+        # Too many matches inside other tokens: split the block at the next search.
+        self.scan_count = _STUCK_SCANS
         return False
 
 
@@ -254,7 +253,7 @@ def _token_spellings(value: str) -> tuple[str, ...]:
 def _core_spellings(lower_text: str) -> tuple[str, ...]:
     """Return the spellings that contain no other.
 
-    If a text contains none of these, it contains no value.
+    A text without these spellings does not contain the value.
     """
     forms = list_spellings(lower_text)
     return tuple(form for form in forms if not any(other in form for other in forms if other != form))

@@ -1,4 +1,4 @@
-"""Built-in detectors; each module contains a group of related detectors."""
+"""Built-in detectors, grouped by the kind of failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of answers to the user: without support by results, of changes never made, against an objection."""
+"""Failures of answers to the user: unsupported answers, claims of missing changes, ignored objections."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class UngroundedAnswer(BaseDetector):
         self._result_count = 0
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Record the agents, and actions that produce an effect instead of an answer."""
+        """Record the agents; exclude runs that change something, and dialogues."""
         facts = view.get_facts(step)
         self._result_count += len(facts.results)
         if facts.is_agent:
@@ -111,7 +111,7 @@ class UngroundedAnswer(BaseDetector):
 
 
 class UnusableResultAccepted(BaseDetector):
-    """Detector of a turn that continues after an unusable result as if it had been a result."""
+    """Detector of a turn that uses an unusable result like a usable one."""
 
     name = "unusable_result_accepted"
     summary = (
@@ -134,7 +134,7 @@ class UnusableResultAccepted(BaseDetector):
                 step,
                 0.4,
                 f"{step.agent} continues although the last result is {kind}.",
-                correction="The result has no readable content. Say so, and get the content another way.",
+                correction="The result has no readable content. Report that, or get the content elsewhere.",
                 evidence=(
                     *quote_span(result.step, result.field, classification.start, classification.end),
                     *quote_span(step, "content"),
@@ -145,7 +145,7 @@ class UnusableResultAccepted(BaseDetector):
 
 
 class EmptyResultMisread(BaseDetector):
-    """Detector of an empty result that the agent takes for proof of absence."""
+    """Detector of a statement of absence that rests on one empty result."""
 
     name = "empty_as_negative"
     summary = "a statement that something does not exist, right after the only search for it returned nothing"
@@ -173,7 +173,7 @@ class EmptyResultMisread(BaseDetector):
                 step,
                 0.2,
                 f"{step.agent} concludes from one empty result that nothing exists.",
-                correction="An empty result may come from a wrong query. Search again with other words.",
+                correction="A wrong query may cause an empty result. Search again with other words.",
                 evidence=(
                     *quote_span(step, "content", *find_sentence(facts.lower_text, *claim)),
                     *quote_span(result.step, result.field, classification.start, classification.end),
@@ -214,7 +214,7 @@ _NAME_PART_PATTERN = re.compile(r"[A-Za-z][a-z]*")
 
 
 class ConfirmedNotDone(BaseDetector):
-    """Detector of a change that the user confirmed and no later call makes."""
+    """Detector of a change that the user confirmed but no later call makes."""
 
     name = "confirmed_not_done"
     summary = "the user confirms a change that the agent proposed, and no later call changes anything"
@@ -258,7 +258,7 @@ class ConfirmedNotDone(BaseDetector):
             self.build_finding(
                 step,
                 0.4,
-                f"The user confirmed a change, and {step.agent} made no change after it.",
+                f"The user confirmed a change, but {step.agent} made no change after the confirmation.",
                 correction="Make the change that the user confirmed, and report its result.",
                 evidence=(
                     *quote_span(
@@ -272,7 +272,7 @@ class ConfirmedNotDone(BaseDetector):
 
 
 class UserObjection(BaseDetector):
-    """Detector of an objection of the user after a change, or of a correction in the user's reply to it."""
+    """Detector of an objection of the user after a change, or of a correction in the user's next turn."""
 
     name = "user_objection"
     summary = (
@@ -312,8 +312,8 @@ class UserObjection(BaseDetector):
             self.build_finding(
                 write,
                 0.4,
-                f"The user objects to what {write.agent} did.",
-                correction="Undo this change. Ask what the user wants, and state it again before you act.",
+                f"The user objects to a change by {write.agent}.",
+                correction="Undo this change. Ask the user for the right one, and confirm it before you act.",
                 evidence=(
                     *quote_span(step, "content", *find_sentence(facts.lower_text, *span)),
                     *quote_span(write, "tool_calls[0]"),
@@ -324,7 +324,7 @@ class UserObjection(BaseDetector):
 
 
 class SuccessWithoutCall(BaseDetector):
-    """Detector of a change that the agent reports and no successful call has made."""
+    """Detector of a change that the agent reports but no successful call has made."""
 
     name = "success_without_call"
     summary = "a turn that reports a change, such as a booking, that no successful call before it makes"
@@ -362,8 +362,8 @@ class SuccessWithoutCall(BaseDetector):
             self.build_finding(
                 step,
                 0.45,
-                f"{step.agent} reports that something was {claim[2]}, and no successful call did that.",
-                correction="Do not report it as done. Make the call, read its result, and report that.",
+                f"{step.agent} reports that something was {claim[2]}, but no successful call did that.",
+                correction="Do not report it as done. Make the call, read its result, and report the result.",
                 evidence=quote_span(step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])),
                 verb=claim[2],
             ),
@@ -378,6 +378,6 @@ class SuccessWithoutCall(BaseDetector):
 
 @lru_cache(maxsize=4_096)
 def _split_name(tool: str) -> tuple[bool, frozenset[str]]:
-    """Return whether a tool executes anything that it is given, and the words of its name."""
+    """Return whether a tool executes arbitrary commands, and the words of its name."""
     words = frozenset(part.lower() for part in _NAME_PART_PATTERN.findall(tool))
     return _GENERAL_TOOL_PATTERN.match(tool) is not None, words

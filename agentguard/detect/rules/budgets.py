@@ -29,9 +29,7 @@ class BudgetDetector(BaseDetector):
 
     name = "budget"
     requirements = NEVER_BY_DEFAULT
-    summary = (
-        "more agent steps, tokens, US dollars or seconds than the run was given; silent where none is set"
-    )
+    summary = "more agent steps, tokens, US dollars or seconds than the budget; no findings without a budget"
     codes = ("agent_error:system.step_limit", "agent_error:system.llm_limit", "fault_model:timing")
     default_options = BudgetOptions()
     options: BudgetOptions
@@ -74,8 +72,8 @@ class BudgetDetector(BaseDetector):
         return self.build_finding(
             step,
             0.8,
-            f"The run has used {self._usage[name]:g} {unit}, more than the {limit:g} it was given.",
-            correction="The budget is used up: finish now with what you have, and say what is missing.",
+            f"The run has used {self._usage[name]:g} {unit}; its budget is {limit:g}.",
+            correction="The budget is exhausted: finish with the results so far, and report what is missing.",
             evidence=quote_move(view.get_facts(step)),
             codes=(code,),
             budget=name,
@@ -116,7 +114,7 @@ class StepDurationWatchdog(BaseDetector):
         )
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the duration of the step with the limit; find nothing if times are not recorded."""
+        """Compare the duration of the step with the limit; without recorded times, yield no findings."""
         if (
             step.started_at is None
             or step.ended_at is None
@@ -128,8 +126,8 @@ class StepDurationWatchdog(BaseDetector):
             self.build_finding(
                 step,
                 0.4,
-                f"The step took {duration_s:,.1f} s, more than the {self.max_seconds:g} s it may take.",
-                correction="This took too long. Split it into smaller actions, or give it a time limit.",
+                f"The step took {duration_s:,.1f} s; the limit is {self.max_seconds:g} s.",
+                correction="This action took too long. Split it into smaller actions, or set a time limit.",
                 evidence=quote_move(view.get_facts(step)),
                 taken_s=duration_s,
             ),

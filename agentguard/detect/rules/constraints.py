@@ -1,6 +1,6 @@
 """Constraints that the user declares as patterns.
 
-User patterns run on RE2, whose time is linear in the text whatever the pattern (google/re2).
+User patterns run on RE2, whose time is linear in the text for every pattern (google/re2).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ConstraintDetector(BaseDetector):
     name = "policy"
     requirements = NEVER_BY_DEFAULT
     summary = (
-        "a text that a declared pattern forbids, a required one that never comes, or a call made before it"
+        "a text that a declared pattern forbids, a required text that is missing, or a call before that text"
     )
     codes = (*_CONSTRAINT_SCHEMA, "mast:disobey_task_specification")
     default_options = ConstraintOptions()
@@ -102,7 +102,7 @@ class ConstraintDetector(BaseDetector):
             return NO_FINDINGS
         last = view.steps[len(view.steps) - 1]
         return [
-            self._build_constraint_finding(last, rule, "never happened in the run", ()) for rule in missing
+            self._build_constraint_finding(last, rule, "does not occur in the run", ()) for rule in missing
         ]
 
     def _build_forbidden_finding(self, step: Step, rule: _Constraint) -> Iterator[Finding]:
@@ -116,12 +116,12 @@ class ConstraintDetector(BaseDetector):
             return
         for i, call in enumerate(step.tool_calls):
             if call.name == rule.tool:
-                why = f"must come before {call.name} is called"
+                why = f"must occur before a call of {call.name}"
                 yield self._build_constraint_finding(step, rule, why, quote_span(step, f"tool_calls[{i}]"))
 
     def _build_constraint_finding(self, step: Step, rule: _Constraint, reason: str, evidence: Any) -> Finding:
         message = (
-            rule.message or f"The declared constraint {rule.name!r} is broken: what it describes {reason}."
+            rule.message or f"The run violates the declared constraint {rule.name!r}: its pattern {reason}."
         )
         return self.build_finding(
             step,
@@ -138,7 +138,7 @@ class ConstraintDetector(BaseDetector):
         kinds = [kind for kind in ("forbid", "require", "before") if kind in rule]
         unknown = set(map(str, rule)) - {*kinds, "name", "where", "tool", "agent", "message", "probability"}
         if len(kinds) != 1 or unknown:
-            extra = f"; it does not know {', '.join(sorted(unknown))}" if unknown else ""
+            extra = f"; unknown keys: {', '.join(sorted(unknown))}" if unknown else ""
             raise self.build_option_error(
                 "rules", f"rule {index} needs exactly one of forbid, require, before{extra}"
             )
@@ -147,10 +147,10 @@ class ConstraintDetector(BaseDetector):
         if scope not in _PLACES:
             raise self.build_option_error("rules", f"rule {index}: where must be one of {', '.join(_PLACES)}")
         if kind == "before" and not rule.get("tool"):
-            raise self.build_option_error("rules", f"rule {index}: before needs the tool it is about")
+            raise self.build_option_error("rules", f"rule {index}: before needs the key tool")
         weight = rule.get("probability", 0.85)
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
-            raise self.build_option_error("rules", f"rule {index}: probability must lie between 0 and 1")
+            raise self.build_option_error("rules", f"rule {index}: probability must be between 0 and 1")
         text = {
             key: str(rule[key]) for key in ("name", "tool", "agent", "message") if rule.get(key) is not None
         }
@@ -168,7 +168,7 @@ class ConstraintDetector(BaseDetector):
     def _compile_pattern(self, index: int, pattern: Any) -> Any:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= _MAX_PATTERN_CHARS:
             raise self.build_option_error(
-                "rules", f"rule {index}: a pattern is a text of 1 to {_MAX_PATTERN_CHARS} characters"
+                "rules", f"rule {index}: a pattern must be a string of 1 to {_MAX_PATTERN_CHARS} characters"
             )
         settings = re2.Options()
         settings.log_errors = False
@@ -176,7 +176,7 @@ class ConstraintDetector(BaseDetector):
         try:
             return re2.compile(pattern, settings)
         except (re2.error, UnicodeEncodeError):
-            raise self.build_option_error("rules", f"rule {index}: not a pattern that RE2 takes") from None
+            raise self.build_option_error("rules", f"rule {index}: not a valid RE2 pattern") from None
 
 
 def _iter_matches(step: Step, rule: _Constraint) -> Iterator[tuple[str, int, int]]:
@@ -201,7 +201,7 @@ def _applies_to(step: Step, field: str, rule: _Constraint) -> bool:
     )
     if rule.target not in ("any", text_kind):
         return False
-    # For `before`, the tool is the one that must wait; it does not restrict the texts.
+    # For `before`, the tool does not restrict the texts.
     if rule.tool is None or rule.kind == "before":
         return True
     return call and step.tool_calls[int(field[11:-1])].name == rule.tool

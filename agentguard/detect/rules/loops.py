@@ -1,4 +1,4 @@
-"""Repetition of moves: the same move, nearly the same move, a cycle of moves, and a call in other words."""
+"""Detectors of repeated moves: equal moves, similar moves, cycles of moves, and paraphrased calls."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _REPETITION = ("mast:step_repetition", "agent_error:planning.inefficient_plan")
 
 @dataclass(slots=True)
 class _Episode:
-    """Loop that continues: the step of its latest occurrence, and the occurrences since its latest report."""
+    """Loop in progress: the step of its latest occurrence, and the occurrences since its latest report."""
 
     step: int
     unreported: int = 0
 
 
 class _LoopReports:
-    """Reports of loops: a loop is reported when it begins, and again after ``interval`` further occurrences.
+    """Schedule of the reports of loops: at the first occurrence, and after every ``interval`` further ones.
 
     Args:
-        window: number of steps without an occurrence after which a loop counts as new.
+        window: number of steps without an occurrence after which the next one is a new loop.
         interval: number of further occurrences until the next report.
     """
 
@@ -44,7 +44,7 @@ class _LoopReports:
         self._episodes = BoundedMap[object, _Episode](_MAX_EPISODES)
 
     def is_due(self, key: object, step: int) -> bool:
-        """Record an occurrence of the loop ``key`` at ``step``; return True if it must be reported."""
+        """Record an occurrence of the loop ``key`` at ``step``; return True if a report is due."""
         episode = self._episodes.get(key)
         is_new = episode is None or step - episode.step > self._window
         if episode is None or is_new:
@@ -66,12 +66,12 @@ class ExactLoopOptions(Options):
     """Options of `ExactLoop`."""
 
     repeat: int = option(
-        3, bounds=(2, 40), description="times that make a loop, and times until the next report"
+        3, bounds=(2, 40), description="repetitions that make a loop, and repetitions until the next report"
     )
     waits: int = option(
         24,
         bounds=(2, 48),
-        description="times that make a loop of calls that return a pending status or a transient error",
+        description="repetitions that make a loop of calls with a pending status or a transient error",
     )
     window: int = option(12, bounds=(2, 48), description="latest moves that are compared")
 
@@ -122,12 +122,12 @@ class ExactLoop(BaseDetector):
         failed = any(move.has_error for move in same)
         probability = (0.7 if failed else 0.6) if facts.actions else 0.5
         tool = facts.actions[0].name if facts.actions else ""
-        did = f"the call of {tool}" if tool else "the same action" if facts.actions else "the same message"
+        action = f"the call of {tool}" if tool else "the same action" if facts.actions else "the same message"
         return self.build_finding(
             first,
             min(0.9, probability + 0.05 * (count - self.repeat)),
-            f"{facts.step.agent} repeated {did} {count} times with the same outcome.",
-            correction=f"Choose another action: {did} has had the same outcome {count} times.",
+            f"{facts.step.agent} repeated {action} {count} times with the same outcome.",
+            correction=f"Choose another action: {action} has had the same outcome {count} times.",
             evidence=(*quote_move(facts), *quote_move(same[-2].facts)),
             noticed_at=facts.step.index,
             count=count,
@@ -148,7 +148,7 @@ class NearLoop(BaseDetector):
 
     name = "near_loop"
     requirements = RunRequirements(turns=3)
-    summary = "moves of one agent that differ in hardly a word and have the same or no outcome"
+    summary = "moves of one agent that differ in one or two words and have the same outcome, or no outcome"
     codes = _REPETITION
     default_options = NearLoopOptions()
     options: NearLoopOptions
@@ -184,7 +184,7 @@ class NearLoop(BaseDetector):
                 first,
                 0.55 if any(move.has_error for move in similar_moves) else 0.45,
                 f"{step.agent} made {len(similar_moves)} nearly equal moves without a new result.",
-                correction="Small changes do not help here. State what is missing, then try another way.",
+                correction="Small changes do not help here. State what is missing, and change the approach.",
                 evidence=(*quote_move(facts), *quote_move(similar_moves[-2].facts)),
                 noticed_at=step.index,
                 count=len(similar_moves),
@@ -194,7 +194,7 @@ class NearLoop(BaseDetector):
     def _is_stale(self, moves: list[Move]) -> bool:
         """Return True if the outcomes allow a loop: some repeat, or enough failed.
 
-        Avoids most comparisons.
+        The check avoids most comparisons.
         """
         outcomes = {move.outcome for move in moves}
         return (
@@ -212,7 +212,7 @@ class OscillationOptions(Options):
     """Options of `Oscillation`."""
 
     cycles: int = option(3, bounds=(2, 10), description="rounds that make an oscillation")
-    period: int = option(3, bounds=(2, 4), description="longest cycle looked for")
+    period: int = option(3, bounds=(2, 4), description="length of the longest cycle, in moves")
 
 
 class Oscillation(BaseDetector):
@@ -220,7 +220,7 @@ class Oscillation(BaseDetector):
 
     name = "oscillation"
     requirements = RunRequirements(turns=6)
-    summary = "two to four different moves taken in turns, with outcomes that repeat as well"
+    summary = "two to four different moves in a repeated cycle, with repeated outcomes"
     codes = _REPETITION
     default_options = OscillationOptions()
     options: OscillationOptions
@@ -253,7 +253,7 @@ class Oscillation(BaseDetector):
                 first.step,
                 0.65,
                 f"{period} moves alternate for {self.cycles} rounds, and the outcomes repeat.",
-                correction="You are going round in a circle. Pick an action that is not one of these.",
+                correction="You repeat a cycle of actions. Choose an action that is not one of them.",
                 evidence=tuple(
                     quote for move in tail[period : 2 * period] for quote in quote_move(move.facts)
                 ),
@@ -292,7 +292,7 @@ class ParaphrasedRepetitionOptions(Options):
 
 
 class ParaphrasedRepetition(BaseDetector):
-    """Detector of calls that repeat an earlier call in other words while nothing usable comes back."""
+    """Detector of calls that repeat an earlier call in other words, without a usable result."""
 
     name = "paraphrased_repetition"
     summary = "calls of one tool with the same content words, whose results are errors, empty or the same"
@@ -307,7 +307,7 @@ class ParaphrasedRepetition(BaseDetector):
         self._reported_until = -1
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
-        """Compare the words of a call with the latest fruitless calls of the same tool."""
+        """Compare the words of a call with the latest calls of the same tool without a new result."""
         facts = view.get_facts(step)
         if not step.tool_calls or facts.key is None or not view.moves:
             return NO_FINDINGS
@@ -335,9 +335,9 @@ class ParaphrasedRepetition(BaseDetector):
         )
 
     def _is_repetition(self, earlier: _Query, query: _Query) -> bool:
-        """Return True if the earlier call brought nothing new, and has the words of the later one."""
+        """Return True if the earlier call had no new result and has the words of the later one."""
         outcome = earlier.move.outcome
-        if not earlier.is_fruitless and (outcome is None or outcome != query.move.outcome):
+        if not earlier.is_unproductive and (outcome is None or outcome != query.move.outcome):
             return False
         if earlier.move.facts.family != query.move.facts.family:
             return False
@@ -352,7 +352,9 @@ class _Query:
         self.move = move
         self.step: Step = move.step
         results = move.facts.results
-        self.is_fruitless = bool(results) and all(r.classification.status in _FRUITLESS for r in results)
+        self.is_unproductive = bool(results) and all(
+            r.classification.status in _UNPRODUCTIVE_STATUSES for r in results
+        )
 
     @lazy_property
     def words(self) -> frozenset[str]:
@@ -360,8 +362,8 @@ class _Query:
         return _extract_content_words(" ".join(action.key for action in self.move.facts.actions).lower())
 
 
-_FRUITLESS = frozenset({ResultStatus.EMPTY, ResultStatus.UNUSABLE})
-"""An error is not one of them: a changed call after an error is a correction."""
+_UNPRODUCTIVE_STATUSES = frozenset({ResultStatus.EMPTY, ResultStatus.UNUSABLE})
+"""Statuses without errors, because a changed call after an error is a correction."""
 
 
 def _extract_content_words(lower_text: str) -> frozenset[str]:

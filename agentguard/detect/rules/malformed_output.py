@@ -1,4 +1,4 @@
-"""Faults of an agent's output: an empty turn, a truncated turn, a refusal, a surrender."""
+"""Failures of an agent's output: an empty turn, a truncated turn, a refusal, a surrender."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class EmptyOutput(BaseDetector):
             return NO_FINDINGS
         if step.unknown_parts or view.has_unknown_content or step.stop_reason in _REFUSAL_REASONS:
             return NO_FINDINGS
-        only_thought = bool(step.reasoning.strip())
+        has_reasoning = bool(step.reasoning.strip())
         return (
             self.build_finding(
                 step,
-                0.4 if only_thought else 0.55,
-                f"{step.agent} {'thought but ' if only_thought else ''}gave neither text nor action.",
-                correction="Answer with the next action, or with the result if nothing is left to do.",
+                0.4 if has_reasoning else 0.55,
+                f"{step.agent} gave neither text nor action{', only reasoning' if has_reasoning else ''}.",
+                correction="Take the next action, or report the result if nothing is left to do.",
                 evidence=quote_span(step, "reasoning"),
                 position=len(view.steps),
             ),
@@ -61,7 +61,7 @@ class TruncatedOutput(BaseDetector):
     """Detector of a truncated turn."""
 
     name = "truncated_output"
-    summary = "a stop reason that shows a length limit, arguments cut off, or a code block never closed"
+    summary = "a stop reason that shows a length limit, truncated arguments, or an unclosed code block"
     codes = ("agent_error:system.llm_limit", "fault_model:response")
 
     @classmethod
@@ -81,7 +81,7 @@ class TruncatedOutput(BaseDetector):
             step.extra and any(_was_truncated(step.extra.get(key)) for key in _FINISH_KEYS)
         ):
             field = next((name for name, _ in step.texts()), "content")
-            return (self._build_truncation_finding(step, 0.7, "its length limit was reached", field, 0),)
+            return (self._build_truncation_finding(step, 0.7, "it reached the length limit", field, 0),)
         for i, call in enumerate(step.tool_calls):
             raw = call.raw_arguments or ""
             if call.arguments is None and raw.lstrip()[:1] == "{" and raw.rstrip()[-1:] != "}":
@@ -95,7 +95,7 @@ class TruncatedOutput(BaseDetector):
             if len(view.get_facts(step).lower_text) - position > 20:
                 return (
                     self._build_truncation_finding(
-                        step, 0.4, "a code block is never closed", "content", position
+                        step, 0.4, "a code block is not closed", "content", position
                     ),
                 )
         return NO_FINDINGS
@@ -106,8 +106,8 @@ class TruncatedOutput(BaseDetector):
         return self.build_finding(
             step,
             probability,
-            f"The turn of {step.agent} is cut off: {reason}.",
-            correction="Your output was cut off. Write it again, shorter, or in complete parts.",
+            f"The turn of {step.agent} is truncated: {reason}.",
+            correction="Your output was truncated. Write a shorter version, or write it in complete parts.",
             evidence=quote_span(step, field, start),
         )
 
@@ -142,8 +142,8 @@ class RefusalDetector(BaseDetector):
                 0.5 if is_refused else 0.3,
                 f"The model refused: its stop reason is {step.stop_reason}."
                 if is_refused
-                else f"{step.agent} declines to do what was asked.",
-                correction="Say what you can do instead, or what you lack to do it, and go on with that.",
+                else f"{step.agent} declines the request.",
+                correction="State what you can do instead, or what is missing, and continue with that.",
                 evidence=quote_span(step, "content", *(span or (0, None))),
             ),
         )
@@ -177,7 +177,7 @@ class Surrender(BaseDetector):
                 last,
                 0.5 if is_limit else 0.4,
                 "A limit stopped the run." if is_limit else f"{last.agent} gives up.",
-                correction="Find out what prevented the result before the next attempt, and remove it first.",
+                correction="Find out what prevented the result, and remove it before the next attempt.",
                 evidence=quote_span(last, "content", *find_sentence(facts.lower_text, *span))
                 if span
                 else quote_move(facts),

@@ -18,9 +18,9 @@ class ControlFlowOptions(Options):
     """Options of `ControlFlow`."""
 
     requires: Mapping[str, Any] = option(
-        default_factory=dict, description="tool to the tool or tools that come before it"
+        default_factory=dict, description="required earlier tool or tools, by tool"
     )
-    order: tuple[Any, ...] = option((), description="tools in the order in which they may be called first")
+    order: tuple[Any, ...] = option((), description="tools in the order of their first calls")
 
 
 class ControlFlow(BaseDetector):
@@ -28,7 +28,7 @@ class ControlFlow(BaseDetector):
 
     name = "control_flow"
     requirements = NEVER_BY_DEFAULT
-    summary = "a tool called before a tool that must have succeeded first; silent where no order is declared"
+    summary = "a call of a tool before a required tool has succeeded; no findings without a declared order"
     codes = (
         "agent_error:planning.constraint_ignorance",
         "agentrx:instruction_adherence_failure",
@@ -85,10 +85,10 @@ class ToolPermissionOptions(Options):
     """Options of `ToolPermission`."""
 
     allowed: Mapping[str, Any] = option(
-        default_factory=dict, description='agent, or "*", to the only tools it may use'
+        default_factory=dict, description='the only permitted tools, by agent; "*" means all agents'
     )
     denied: Mapping[str, Any] = option(
-        default_factory=dict, description='agent, or "*", to tools it may not use'
+        default_factory=dict, description='forbidden tools, by agent; "*" means all agents'
     )
 
 
@@ -97,7 +97,7 @@ class ToolPermission(BaseDetector):
 
     name = "capability"
     requirements = NEVER_BY_DEFAULT
-    summary = "a tool call by an agent that may not use that tool; silent where nothing is declared"
+    summary = "a call of a tool that the agent may not use; no findings without declared permissions"
     codes = ("mast:disobey_role_specification", "agentrx:instruction_adherence_failure")
     default_options = ToolPermissionOptions()
     options: ToolPermissionOptions
@@ -128,7 +128,7 @@ class ToolPermission(BaseDetector):
             step,
             0.85,
             f"{step.agent} called {tool}, which it may not use.",
-            correction=f"You may not call {tool}. Use a tool you may use, or hand over to one who may.",
+            correction=f"You may not call {tool}. Use a permitted tool, or hand over to a permitted agent.",
             evidence=quote_span(step, f"tool_calls[{index}]"),
             tool=tool,
             offered=offered,
@@ -138,5 +138,5 @@ class ToolPermission(BaseDetector):
 def _parse_names(rule: BaseDetector, option: str, value: Any) -> list[str]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise rule.build_option_error(option, "must name tools: a text or a list of texts")
+        raise rule.build_option_error(option, "must be the name of a tool or a list of names")
     return list(names)

@@ -1,4 +1,4 @@
-"""Premature end of a run: it ends while something is open."""
+"""Detector of the premature end of a run: an open error, call, announcement or task."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _EXPLORATION_WORDS = frozenset((
 class PrematureEndOptions(Options):
     """Options of `PrematureEnd`."""
 
-    min_steps: int = option(2, bounds=(1, 1_000), description="shorter runs are not judged")
+    min_steps: int = option(2, bounds=(1, 1_000), description="minimum number of steps of a run")
 
 
 class PrematureEnd(BaseDetector):
-    """Detector of a run that ends while something is open."""
+    """Detector of a run that ends with an open error, call, announcement or task."""
 
     name = "premature_end"
     summary = (
-        "at the end: an open error, a call without a result, an empty turn, an announced action that never "
-        "came, open items on the agent's own task list, or a tool the task names not called"
+        "at the end: an open error, a call without a result, an empty turn, an announced action without a "
+        "call, open items on the agent's own task list, or no call of a tool that the task names"
     )
     codes = ("mast:premature_termination", "fault_model:omission", "agent_error:reflection.progress_misjudge")
     default_options = PrematureEndOptions()
@@ -95,7 +95,7 @@ class PrematureEnd(BaseDetector):
             return self.build_finding(
                 view.moves[-1].step if view.moves and last.source is not Source.AGENT else last,
                 0.75,
-                "The run ends with an error to which no agent reacted.",
+                "The run ends with an error, and no agent reacted to it.",
                 correction="Do not stop here: read the error, repair the action, and finish the task.",
                 evidence=quote_span(last, trouble.field, trouble.error.start, trouble.error.end),
                 noticed_at=last.index,
@@ -126,8 +126,8 @@ class PrematureEnd(BaseDetector):
             return self.build_finding(
                 last,
                 0.7,
-                f"The run ends with an action that {last.agent} announced and never took.",
-                correction="Do what you announced, look at the result, and only then end.",
+                f"The run ends with an action that {last.agent} announced but did not take.",
+                correction="Take the action that you announced, read the result, and then end the run.",
                 evidence=quote_span(last, "content", *find_sentence(facts.lower_text, *span))
                 or quote_move(facts),
             )
@@ -146,13 +146,13 @@ class PrematureEnd(BaseDetector):
             facts.step if facts.is_agent else step,
             0.75 if open_items > 1 else 0.35,
             f"The run ends with open items on the agent's own task list: {open_items}.",
-            correction="Finish the open items, or update the list with the reason why they are dropped.",
+            correction="Finish the open items, or update the list with the reason for dropping them.",
             evidence=quote_move(view.get_facts(step)),
             noticed_at=facts.step.index,
         )
 
     def _check_skipped_tools(self, facts: StepFacts, view: RunView) -> Iterable[Finding]:
-        """Report success claimed at the end although a tool that the task names was never called."""
+        """Report a claim of success at the end without a call of a tool that the task names."""
         claim = find_success_claim(facts.lower_text)
         if claim is None or not self._called_tools:
             return NO_FINDINGS
@@ -164,8 +164,8 @@ class PrematureEnd(BaseDetector):
             self.build_finding(
                 facts.step,
                 0.45,
-                f"{facts.step.agent} claims success, but {name}, which the task asks for, was never called.",
-                correction=f"The task asks for {name}, and that has not been done: do it before you end.",
+                f"{facts.step.agent} claims success, but did not call {name}, which the task asks for.",
+                correction=f"The task asks for {name}: call it before you end the run.",
                 evidence=quote_span(
                     facts.step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])
                 ),
@@ -191,7 +191,7 @@ _MAX_ITEMS = 100
 
 
 def count_open_items(call: ToolCall) -> int | None:
-    """Return the number of open items if the arguments are a task list, else None.
+    """Return the number of open items if the arguments are a task list, otherwise None.
 
     A task list is an array of objects, each with a known status of a task.
     """

@@ -38,7 +38,7 @@ _COMMON_STEMS = frozenset((
 class NoProgressOptions(Options):
     """Options of `NoProgress`."""
 
-    moves: int = option(6, bounds=(3, 100), description="moves in a row without anything new")
+    moves: int = option(6, bounds=(3, 100), description="consecutive moves without a new result")
 
 
 class NoProgress(BaseDetector):
@@ -46,7 +46,7 @@ class NoProgress(BaseDetector):
 
     name = "no_progress"
     requirements = RunRequirements(turns=7)
-    summary = "a row of moves whose outcomes were all seen before, empty or errors"
+    summary = "consecutive moves whose outcomes are known, empty or errors"
     codes = ("mast:unaware_of_termination", "agent_error:reflection.progress_misjudge")
     default_options = NoProgressOptions()
     options: NoProgressOptions
@@ -70,7 +70,7 @@ class NoProgress(BaseDetector):
         if is_new or not previous.facts.actions:
             self._stale_moves.clear()
             return NO_FINDINGS
-        if are_transient(previous.facts.results):  # an agent that waits; `exact_loop` bounds the waits
+        if are_transient(previous.facts.results):  # the agent waits; `exact_loop` bounds the waits
             return NO_FINDINGS
         self._stale_moves.append(previous.facts)
         if len(self._stale_moves) != self.limit:
@@ -83,8 +83,8 @@ class NoProgress(BaseDetector):
         return self.build_finding(
             first.step,
             0.55,
-            f"{self.limit} actions in a row had no new result: errors, or results seen before.",
-            correction="You are stuck. List what you know and what is missing, and try another way.",
+            f"{self.limit} consecutive actions had no new result: only errors, or known results.",
+            correction="You make no progress. List what you know and what is missing, and change your plan.",
             evidence=(*quote_move(first), *quote_move(self._stale_moves[-1])),
             noticed_at=step.index,
             moves=self.limit,
@@ -95,7 +95,7 @@ class NoProgress(BaseDetector):
 class GoalDriftOptions(Options):
     """Options of `GoalDrift`."""
 
-    turns: int = option(5, bounds=(2, 50), description="turns in a row off the topic")
+    turns: int = option(5, bounds=(2, 50), description="consecutive turns off the topic")
     memory: int = option(6, bounds=(1, 32), description="latest steps whose replies count")
 
 
@@ -104,7 +104,7 @@ class GoalDrift(BaseDetector):
 
     name = "goal_drift"
     requirements = RunRequirements(turns=5)
-    summary = "a row of turns that share no word with the task, the first turns or recent replies"
+    summary = "consecutive turns that share no word with the task, the first turns or recent replies"
     codes = ("mast:task_derailment", "agent_error:action.misalignment")
     default_options = GoalDriftOptions()
     options: GoalDriftOptions
@@ -150,7 +150,7 @@ class GoalDrift(BaseDetector):
     def _collect_plan_stems(self) -> frozenset[str]:
         """Return the stems of the first turns on the topic.
 
-        Computed only if a turn seems to be off the topic.
+        The stems are computed only if a turn seems to be off the topic.
         """
         if self._plan_stems is None:
             self._plan_stems = frozenset().union(*map(_extract_stems, self._plans))
@@ -172,8 +172,8 @@ class GoalDrift(BaseDetector):
         return self.build_finding(
             first,
             0.4,
-            f"{self.turns} turns in a row share no word with the task or with any result.",
-            correction="Read the task again, say which part of it is still open, and work on that part.",
+            f"{self.turns} consecutive turns share no word with the task or with any result.",
+            correction="Read the task again, state which part of it is open, and work on that part.",
             evidence=(*quote_span(first, "content"), *quote_span(step, "content")),
             noticed_at=step.index,
         )
@@ -220,7 +220,7 @@ class RepeatedFetch(BaseDetector):
             self.build_finding(
                 cause if cause.source is Source.AGENT else step,
                 0.2,
-                f"{step.agent} fetches again what step {place} already returned.",
+                f"{step.agent} fetches the result of step {place} again.",
                 correction=f"Use the result of step {place}; do not fetch it again.",
                 evidence=(*quote_move(facts), *quote_span(view.steps[place], "observations[0]")),
                 noticed_at=step.index,
@@ -237,7 +237,7 @@ def _is_usable_read(facts: StepFacts) -> bool:
 
 
 class RepeatedPlan(BaseDetector):
-    """Detector of a plan that the agent states again and again."""
+    """Detector of a plan that the agent states repeatedly."""
 
     name = "repeated_plan"
     requirements = RunRequirements(turns=3)
@@ -278,7 +278,7 @@ class RepeatedPlan(BaseDetector):
             first_repetition,
             0.4,
             f"{step.agent} stated the same plan {len(same) + 1} times.",
-            correction="Stop restating the plan. Carry out its next item, or change what does not work.",
+            correction="Do not restate the plan. Carry out its next item, or change the plan.",
             evidence=(*quote_span(same[0], "content"), *quote_span(step, "content")),
             noticed_at=step.index,
             count=len(same) + 1,
@@ -310,7 +310,7 @@ class _StatedPlan:
     def is_comparable(self, other: _StatedPlan) -> bool:
         """Return True if the other plan is by the same agent and of similar length.
 
-        Avoids most comparisons.
+        The check avoids most comparisons.
         """
         longest, shortest = max(len(self.text), len(other.text)), min(len(self.text), len(other.text))
         return self.step.agent == other.step.agent and shortest >= 0.7 * longest

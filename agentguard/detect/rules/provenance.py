@@ -1,7 +1,7 @@
-"""Provenance of values: data flow from the agent's inputs to its outputs.
+"""Detector of values without a source in the inputs of the agent (data flow).
 
-Checking the arguments of an action against all inputs is common in taint tracking. The failure "invention of
-new information" is a category of AgentRx (Microsoft).
+The comparison of arguments with all inputs is common in taint tracking. The failure "invention of new
+information" is a category of AgentRx (Microsoft).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _SETTING_PATTERN = re.compile(
     r"(?:^|_)(?:timeout|limit|offset|max|min|page|depth|delay|wait|retries|width|height|lines|tokens|results)(?:_|$)"
     r"|^timeout|^max[A-Z]|^num(?:_|[A-Z])|(?:Limit|Timeout|Ms|Tokens|Results)$"
 )
-"""Names of arguments that set how a call is made; the agent chooses their numbers."""
+"""Names of arguments that configure a call; the agent chooses their numbers."""
 _LITERALS = re.compile(r"=\s*[\[{(][^\n]{0,400}\d")
-_CORRECTION = "Do not go on with assumed data. Get the real data, or say that it could not be had."
+_CORRECTION = "Do not continue with assumed data. Get the real data, or report that it is not available."
 _NUMBER_PATTERN = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?![\w-])")
 _MIN_CHECKED_NUMBER = 100
 _MAX_SUM_STEPS, _MAX_SUM_CHARS, _MAX_SUM_NUMBERS = 30, 6_000, 100
@@ -60,7 +60,7 @@ class UnknownProvenanceOptions(Options):
 
 
 class UnknownProvenance(BaseDetector):
-    """Detector of an argument whose value has no source, or of data that the agent admits to be invented."""
+    """Detector of an argument whose value has no source, and of admittedly invented data."""
 
     name = "unknown_origin"
     summary = (
@@ -143,7 +143,7 @@ class UnknownProvenance(BaseDetector):
     def _estimate_probability(self, name: str, value: object, tool: str) -> float:
         """Return the probability that a value of this kind must have a source.
 
-        0 means the value is not checked.
+        0 means that the detector does not check the value.
         """
         if not isinstance(value, str):
             amount = parse_number(value)
@@ -171,7 +171,7 @@ class UnknownProvenance(BaseDetector):
         return self.build_finding(
             step,
             probability,
-            f"The value of {name} in the call of {action.name} occurs nowhere earlier: it may be made up.",
+            f"The value of {name} in the call of {action.name} does not occur before: it may be invented.",
             correction=f"Do not guess {name}. Look it up or ask for it, then call {action.name} again.",
             evidence=quote_value(step, action.field, value, name),
             tool=action.name,
@@ -189,7 +189,7 @@ class UnknownProvenance(BaseDetector):
             self.build_finding(
                 facts.step,
                 0.55 if coded else 0.35,
-                f"{facts.step.agent} works with data it says it assumed or simulated.",
+                f"{facts.step.agent} uses data that it admits to have assumed or simulated.",
                 correction=_CORRECTION,
                 evidence=quote_span(facts.step, "content", *span),
                 codes=self.codes[:2],
@@ -216,7 +216,7 @@ def _is_sum_of_known_numbers(amount: float | None, view: RunView) -> bool:
 
 @lru_cache(maxsize=256)
 def _parse_numbers(text: str) -> frozenset[float]:
-    """Return the first numbers of a text; several calls in a row look at the same texts."""
+    """Return the first numbers of a text; consecutive calls read the same texts."""
     matches = islice(_NUMBER_PATTERN.finditer(text, 0, _MAX_SUM_CHARS), _MAX_SUM_NUMBERS)
     return frozenset(number for match in matches if (number := parse_number(match[0])) is not None)
 

@@ -1,4 +1,4 @@
-"""Statements that a structured result refutes: counts, extremes, availability and incomplete work."""
+"""Detector of statements that a JSON result refutes: counts, extremes and availability."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _CLAIM_PATTERNS = (
                         "most exp", "highest", "largest", "longest", "biggest"), _has_number),
     (_AVAILABLE_PATTERN, ("available", "in stock"), _has_false_flag),
 )  # fmt: skip
-"""Patterns of claims, texts of which one occurs in each claim, and content of a result that refutes it."""
+"""Patterns of claims, substrings of which each claim contains one, and a test of the result for relevance."""
 
 
 class RefutedClaim(BaseDetector):
@@ -95,8 +95,8 @@ class RefutedClaim(BaseDetector):
         return self.build_finding(
             facts.step,
             0.45,
-            f"The result contradicts it: {truth}.",
-            correction=f"Read the result again: {truth}. Correct the statement and what you built on it.",
+            f"The result contradicts the statement: {truth}.",
+            correction=f"Read the result again: {truth}. Correct the statement and what depends on it.",
             evidence=(
                 *quote_span(facts.step, "content", *find_sentence(facts.lower_text, *span)),
                 *quote_span(result.step, result.field),
@@ -109,7 +109,7 @@ _Array = tuple[str, Sequence[Any]]
 
 
 def _may_refute(lower_result: str, lower_text: str) -> bool:
-    """Return whether a result may refute a claim of the text; parsing a long result takes far longer."""
+    """Return whether a result may refute a claim of the text; the check avoids parsing long results."""
     return any(
         any(cue in lower_text for cue in cues)
         and any(is_about(claim, lower_result) for claim in pattern.finditer(lower_text, 0, _MAX_TEXT_CHARS))

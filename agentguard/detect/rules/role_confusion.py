@@ -1,4 +1,4 @@
-"""Role confusion: an agent speaks as another agent, the user or the tool."""
+"""Detector of role confusion: an agent speaks as another agent, the user or a tool."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ class RoleConfusion(BaseDetector):
     """Detector of text that only the tool, the user or another agent may write."""
 
     name = "role_confusion"
-    summary = (
-        "a turn that contains tool output or a user's turn made up by the agent, or speaks as another agent"
-    )
+    summary = "a turn with tool output or a user's turn that the agent invented, or a turn as another agent"
     codes = (
         "mast:disobey_role_specification",
         "agentrx:invention_of_new_information",
@@ -73,7 +71,7 @@ class RoleConfusion(BaseDetector):
         return self.build_finding(
             step,
             0.45,
-            f"{step.agent} wrote a tool's output itself.",
+            f"{step.agent} wrote the output of a tool.",
             correction="Do not write results yourself. Make the call, wait, and use what the tool returns.",
             evidence=quote_span(step, "content", span[0], _find_line_end(step.content, span[1])),
         )
@@ -83,7 +81,7 @@ class RoleConfusion(BaseDetector):
             step,
             0.4,
             f"{step.agent} wrote a turn of the user.",
-            correction="Speak only for yourself. Ask the user and wait for the answer.",
+            correction="Write only your own turn. Ask the user, and wait for the answer.",
             evidence=quote_span(step, "content", span[0], _find_line_end(step.content, span[1])),
             codes=self.codes[:2],
         )
@@ -104,7 +102,7 @@ class RoleConfusion(BaseDetector):
                         step,
                         0.35 if match[0].startswith("as") else 0.45,
                         f"{step.agent} speaks as another agent.",
-                        correction=f"You are {step.agent}. Do your own part and leave the other's to it.",
+                        correction=f"You are {step.agent}. Do only your own part.",
                         evidence=quote_span(step, "content", match.start(), match.end() + len(name)),
                         codes=self.codes[:1],
                     ),

@@ -1,4 +1,4 @@
-"""Constraints that the task states, compiled before the run is read: forbidden changes, scopes and limits."""
+"""Detector of violated constraints that the task states: forbidden changes, scopes and limits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _FUNCTION_WORDS = frozenset((
 ))  # fmt: skip
 _WORD_PATTERN = re.compile(r"[a-z][a-z0-9_]{2,}")
 _OPENING_NAMES = ("open", "close", "go", "click")
-"""Beginnings of the names of tools that change the state of a game or a browser, but no file."""
+"""Prefixes of the names of tools that change the state of a game or a browser, but no file."""
 _MAX_CONSTRAINTS = 24
 _MAX_TASK_CHARS = 20_000
 
@@ -63,7 +63,7 @@ class _Constraint:
         words: content words of the forbidden object, or of the unit of a limit.
         paths: paths of the forbidden object or of the scope.
         limit: the largest number allowed; None for other constraints.
-        is_scope: True if changes outside ``paths`` are forbidden.
+        is_scope: whether changes outside ``paths`` are forbidden.
     """
 
     text: str
@@ -114,7 +114,7 @@ class TaskConstraint(BaseDetector):
             step,
             0.35,
             f"This call of {action.name} violates a constraint of the task: {constraint.text}.",
-            correction=f"Undo this and keep to the task: {constraint.text}.",
+            correction=f"Undo this action and follow the task: {constraint.text}.",
             evidence=quote_span(step, action.field),
             constraint=constraint.text,
             tool=action.name,

@@ -1,4 +1,4 @@
-"""Form of actions: a tool that exists, arguments that match its schema, text that can be parsed."""
+"""Detectors of invalid calls: an unknown tool, arguments that violate the schema, unparsable text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UnknownTool(BaseDetector):
                 step,
                 0.6,
                 f"{step.agent} called {call.name!r}, which is not among the tools of this run.",
-                correction="Call only tools you were given: " + ", ".join(sorted(view.tools)[:20]) + ".",
+                correction="Call only the tools of this run: " + ", ".join(sorted(view.tools)[:20]) + ".",
                 evidence=quote_span(step, f"tool_calls[{i}]"),
                 tool=call.name,
             )
@@ -128,7 +128,7 @@ class OutOfRange(BaseDetector):
         low = float("-inf") if pair[0] is None else float(pair[0])
         high = float("inf") if pair[1] is None else float(pair[1])
         if low > high:
-            raise self.build_option_error("ranges", f"{name!r} has its low end above its high end")
+            raise self.build_option_error("ranges", f"{name!r} has a lower bound above the upper bound")
         return low, high
 
     def observe(self, step: Step, view: RunView) -> Iterable[Finding]:
@@ -157,7 +157,7 @@ class OutOfRange(BaseDetector):
             low, high = self.ranges.get(f"{action.name}.{name}") or self.ranges.get(name) or (None, None)
             if low is not None and high is not None and not low <= value <= high:
                 yield self._build_range_finding(
-                    step, action, path, value, f"must lie between {low:g} and {high:g}"
+                    step, action, path, value, f"must be between {low:g} and {high:g}"
                 )
 
     def _build_range_finding(
@@ -177,7 +177,7 @@ class OutOfRange(BaseDetector):
 
 
 class UnparsableAction(BaseDetector):
-    """Detector of an action whose text cannot be parsed, so that it cannot run."""
+    """Detector of an action that cannot be parsed."""
 
     name = "unparsable_action"
     summary = (
@@ -218,8 +218,8 @@ class UnparsableAction(BaseDetector):
         return self.build_finding(
             step,
             0.5 if tool else 0.45,
-            f"The {subject} cannot be parsed, so nothing could be carried out.",
-            correction=f"Write the {subject} again as one complete, valid JSON object and nothing else.",
+            f"The {subject} cannot be parsed, so nothing was executed.",
+            correction=f"Write the {subject} again as one complete, valid JSON object without other text.",
             evidence=quote_span(step, field, start, end),
         )
 
@@ -239,16 +239,16 @@ def iter_numbers(value: Any, path: tuple[str, ...] = (), depth: int = 0) -> Iter
 
 
 _VIOLATION_REASONS = {
-    "Enum": "is not one of the values allowed",
-    "Constant": "is not the value allowed",
-    "AdditionalProperties": "has an argument the tool does not know",
-    "Pattern": "does not have the form asked for",
-    "Format": "does not have the form asked for",
+    "Enum": "is not one of the permitted values",
+    "Constant": "is not the permitted value",
+    "AdditionalProperties": "has an unknown argument",
+    "Pattern": "does not match the required pattern",
+    "Format": "does not have the required format",
     "MinLength": "is too short",
     "MaxLength": "is too long",
     "MinItems": "has too few items",
     "MaxItems": "has too many items",
-    "UniqueItems": "has an item twice",
+    "UniqueItems": "has duplicate items",
 }
 
 
@@ -260,10 +260,10 @@ def _violation_kind(error: Any) -> str:
 
 
 def _describe_violation(error: Any) -> str:
-    """Return the predicate of a violation, with the expected types or values if they are few."""
+    """Return the description of a violation, with the expected types or few permitted values."""
     kind = _violation_kind(error)
     if kind == "Required":
-        return f"lacks {error.kind.property!r}"
+        return f"has no {error.kind.property!r}"
     if kind == "Type":
         return f"must be of type {' or '.join(error.kind.types)}"
     if kind == "Enum" and len(error.kind.options) <= _MAX_SHOWN_OPTIONS:
@@ -281,7 +281,11 @@ def _violation_limit(error: Any) -> str:
         "ExclusiveMaximum": "must be below",
     }
     kind = _violation_kind(error)
-    return f"{words[kind]} {limit}" if kind in words and limit is not None else "breaks its schema's bounds"
+    return (
+        f"{words[kind]} {limit}"
+        if kind in words and limit is not None
+        else "is outside the bounds of its schema"
+    )
 
 
 def _parse_bound(end: Any) -> bool:
@@ -289,7 +293,7 @@ def _parse_bound(end: Any) -> bool:
 
 
 def _find_broken_json(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of actions in a text that announce JSON and do not parse."""
+    """Yield the spans of actions in a text that should be JSON but do not parse."""
     for tag in list(_TAGGED_ACTION_PATTERN.finditer(text))[:10]:
         close = text.find(f"</{tag[1]}>", tag.end())
         body = text[tag.end() : close if close >= 0 else len(text)].strip()

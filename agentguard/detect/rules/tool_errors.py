@@ -1,4 +1,4 @@
-"""Errors in results: each one, ignored and repeated ones, and errors that the agent itself caused."""
+"""Detectors of errors in results: single, ignored, repeated and self-inflicted errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _PROBABILITY = {
     ResultReason.DENIED: 0.2,
     ResultReason.NO_ACTION: 0.1,
 }
-"""Probability of an error by reason; an agent often recovers from an error, so the values are low."""
+"""Probability of an error, by reason; the values are low, because agents often recover from errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class ToolErrorOptions(Options):
     streak: int = option(
         3,
         bounds=(2, 50),
-        description="errors in a row that weigh more, and errors until the next such report",
+        description="consecutive errors with a higher probability, and errors until the next such report",
     )
 
 
@@ -120,18 +120,18 @@ class ToolError(BaseDetector):
         trouble = result.classification
         row = self._consecutive_errors >= self.streak and trouble.is_error
         if row and self._streak_start is not None:
-            cause = self._streak_start  # report a streak at its first error
+            cause = self._streak_start  # a streak is reported at its first error
         tool = f" of {result.tool}" if result.tool else ""
-        no = {
+        outcomes = {
             ResultReason.REJECTED: "The environment rejected the action",
-            ResultReason.NO_ACTION: "There was no action to carry out",
+            ResultReason.NO_ACTION: "The turn contains no action to execute",
         }
         is_due = row and self._consecutive_errors % self.streak == 0
         repetition_note = f", {self._consecutive_errors} in a row" if row else ""
         return self.build_finding(
             cause,
             0.5 if is_due else _PROBABILITY[reason],
-            f"{no.get(reason, f'The result{tool} is an error')}{repetition_note}.",
+            f"{outcomes.get(reason, f'The result{tool} is an error')}{repetition_note}.",
             correction=_CORRECTION_BY_REASON.get(reason, _READ_CORRECTION),
             evidence=quote_span(result.step, result.field, trouble.start, trouble.end),
             noticed_at=result.step.index,
@@ -142,7 +142,7 @@ class ToolError(BaseDetector):
 
 
 class ToolErrorIgnored(BaseDetector):
-    """Detector of an agent that continues after an error as if there were no error."""
+    """Detector of an agent that continues after an error without a reaction."""
 
     name = "tool_error_ignored"
     requirements = RunRequirements(results=True)
@@ -161,7 +161,7 @@ class ToolErrorIgnored(BaseDetector):
         if repeated:
             return repeated
         if facts.actions and facts.actions[0].form is not ActionForm.CODE:
-            return NO_FINDINGS  # another call reacts to the error, with or without words
+            return NO_FINDINGS  # another call is a reaction to the error
         text = facts.lower_text if not step.reasoning else f"{facts.lower_text} {step.reasoning.lower()}"
         acting = bool(facts.actions)
         if not text.strip() or acknowledges_error(text, acting=acting):
@@ -171,7 +171,7 @@ class ToolErrorIgnored(BaseDetector):
                 step,
                 0.3 if acting or last.error.reason is ResultReason.REJECTED else 0.45,
                 f"{step.agent} did not mention the error of the previous result.",
-                correction="The last action failed. Say so, find out why, and repair it before you go on.",
+                correction="The last action failed. Find the cause, and repair it before you continue.",
                 evidence=(
                     *quote_span(step, "content"),
                     *quote_span(last.step, last.field, last.error.start, last.error.end),
@@ -190,8 +190,8 @@ class ToolErrorIgnored(BaseDetector):
             self.build_finding(
                 facts.step,
                 0.7,
-                f"{facts.step.agent} repeated the action that had just failed, without any change.",
-                correction="That very action has just failed. Change what the error complains about first.",
+                f"{facts.step.agent} repeated the action that had just failed, without a change.",
+                correction="This action has just failed. Change what the error names before you repeat it.",
                 evidence=(*quote_move(facts), *quote_span(last.step, last.field, trouble.start, trouble.end)),
             ),
         )
@@ -200,22 +200,20 @@ class ToolErrorIgnored(BaseDetector):
 def _find_cause(result: ToolResult, view: RunView) -> Step:
     """Return the step that caused an error.
 
-    For an environment that is a speaker, this is the move before it.
+    In a message-shaped run, this is the move before the result.
     """
     is_recent = view.moves and view.moves[-1].step.index >= result.step.index - 3
     return view.moves[-1].step if is_recent and result.field == "content" else result.step
 
 
-_READ_CORRECTION = "Read the error, change what it complains about, and check the result before you go on."
+_READ_CORRECTION = "Read the error, change what it names, and check the result before you continue."
 _CORRECTION_BY_REASON = {
-    ResultReason.REJECTED: (
-        "This is not possible here. Look at what is possible in this state, and choose from that."
-    ),
-    ResultReason.NO_ACTION: "Give the action itself, in the form the environment can carry out.",
+    ResultReason.REJECTED: ("This action is not possible in this state. Choose one of the possible actions."),
+    ResultReason.NO_ACTION: "Write the action in the form that the environment can execute.",
     ResultReason.HTTP: (
-        "The service did not answer as it should. Wait and try once more, or use another source."
+        "The service returned an error. Wait and repeat the call once, or use another source."
     ),
-    ResultReason.TIMEOUT: "The action took too long. Make it smaller, or use another way.",
+    ResultReason.TIMEOUT: "The action took too long. Make it smaller, or use another approach.",
 }
 
 
@@ -252,7 +250,7 @@ _MAX_LINE_CHARS = 160
 
 
 class PersistentError(BaseDetector):
-    """Detector of an error message that comes back again and again."""
+    """Detector of an error message that occurs three times."""
 
     name = "persistent_error"
     summary = "the same error message of a tool at least three times; the finding names the first occurrence"
@@ -292,7 +290,7 @@ class PersistentError(BaseDetector):
             cause,
             0.3,
             "The same error occurred three times.",
-            correction="This error does not go away by itself. Find its cause, or work without this tool.",
+            correction="This error persists. Find its cause, or continue without this tool.",
             evidence=(
                 *quote_span(first.step, first.field, error.start, error.end),
                 *quote_span(last.step, last.field, again.start, again.end),
@@ -303,7 +301,7 @@ class PersistentError(BaseDetector):
 
 
 class SelfInflictedError(BaseDetector):
-    """Detector of an error about a thing that the agent itself changed before."""
+    """Detector of an error about an identifier that the agent changed before."""
 
     name = "self_inflicted_error"
     summary = "an error of a call on an identifier that an earlier successful call of the agent changed"
@@ -342,7 +340,7 @@ class SelfInflictedError(BaseDetector):
             write,
             0.35,
             f"A later call of {tool} fails on {value}, which this call of {written_by} changed.",
-            correction="Check what later calls need before you change this.",
+            correction="Before this change, check what later calls need.",
             evidence=(
                 *quote_span(result.step, result.field, error.start, error.end),
                 *quote_span(write, "tool_calls[0]"),

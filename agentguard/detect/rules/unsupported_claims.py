@@ -1,4 +1,4 @@
-"""Claims of the agent that the results do not support."""
+"""Detectors of claims that the results contradict or do not support, and of missing verification."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ContradictedClaim(BaseDetector):
 
     name = "contradicted_claim"
     requirements = RunRequirements(results=True)
-    summary = "success claimed right after an error, or a number that differs from the one the result gives"
+    summary = "a claim of success right after an error, or a number that differs from that in the result"
     codes = (
         "agentrx:misinterpretation_of_tool_output",
         "agent_error:reflection.outcome_misinterpretation",
@@ -62,7 +62,7 @@ class ContradictedClaim(BaseDetector):
                 facts.step,
                 0.35 if noticed else 0.5 if trouble.reason is ResultReason.REJECTED else 0.65,
                 f"{facts.step.agent} claims success, but the result before it is an error.",
-                correction="The action failed: do not report success. Repair it, or say that it failed.",
+                correction="The action failed: do not report success. Repair it, or report the failure.",
                 evidence=(
                     *quote_span(facts.step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])),
                     *quote_span(last.step, last.field, trouble.start, trouble.end),
@@ -106,8 +106,8 @@ class ContradictedClaim(BaseDetector):
         return self.build_finding(
             facts.step,
             0.5,
-            f"{facts.step.agent} gives a number for {name} in no result; the result says {value:g}.",
-            correction=f"Take {name} from the result, {value:g}, and correct what you built on the other.",
+            f"{facts.step.agent} states a number for {name} that no result has; the result has {value:g}.",
+            correction=f"Use {value:g} from the result for {name}, and correct what depends on {name}.",
             evidence=(
                 *quote_span(facts.step, "content", *span),
                 *quote_span(facts.previous_results[-1].step, facts.previous_results[-1].field),
@@ -119,10 +119,10 @@ class ContradictedClaim(BaseDetector):
 
 
 class UnverifiedSuccess(BaseDetector):
-    """Detector of claimed success that no result of the run can confirm."""
+    """Detector of a claim of success that no result of the run supports."""
 
     name = "unverified_success"
-    summary = "a claim that something was done for which no action of the run returned anything"
+    summary = "a claim of success without any result of an action in the run"
     codes = ("mast:no_or_incomplete_verification", "agent_error:reflection.progress_misjudge")
     observed_sources = tuple(Source)
 
@@ -166,13 +166,13 @@ class UnverifiedSuccess(BaseDetector):
         if not self._has_verifying_tools(view) or (
             facts.previous_results and facts.previous_results[-1].error is not None
         ):
-            return NO_FINDINGS  # this recording has no results, or the claim is a contradicted one
+            return NO_FINDINGS  # the recording has no results, or `contradicted_claim` reports the claim
         return (
             self.build_finding(
                 facts.step,
                 probability,
-                f"{facts.step.agent} says that something was done, but no result shows it.",
-                correction="Do not report it as done. Do it, look at what comes back, and report that.",
+                f"{facts.step.agent} claims that something was done, but no result shows it.",
+                correction="Do not report it as done. Do it, read the result, and report the result.",
                 evidence=quote_span(
                     facts.step, "content", *find_sentence(facts.lower_text, claim[0], claim[1])
                 ),
@@ -187,9 +187,7 @@ class MissingVerification(BaseDetector):
     """Detector of unverified work: code that never ran, or a requested check that is missing."""
 
     name = "missing_verification"
-    summary = (
-        "at the end: the last code was never run, or a check the task or prompt asks for is nowhere made"
-    )
+    summary = "at the end: the last code did not run, or a check that the task or prompt asks for is missing"
     codes = ("mast:no_or_incomplete_verification",)
     observed_sources = tuple(Source)
 
@@ -228,8 +226,8 @@ class MissingVerification(BaseDetector):
                 self.build_finding(
                     last.step,
                     0.3,
-                    "The last code of the run was never run, so it is not known whether it works.",
-                    correction="Run the code, read its output, and answer from that.",
+                    "The last code of the run did not run, so it is not known whether it works.",
+                    correction="Run the code, read its output, and answer from the output.",
                     evidence=quote_move(last.facts),
                     noticed_at=len(view.steps) - 1,
                 ),
@@ -243,7 +241,7 @@ class MissingVerification(BaseDetector):
             self.build_finding(
                 last,
                 0.25,
-                "The task asks for a check, and no turn of the run makes one.",
+                "The task asks for a check, but no turn of the run makes one.",
                 correction="Before you answer, make the check that the task asks for and report it.",
                 evidence=quote_span(last, "content"),
                 noticed_at=len(view.steps) - 1,
@@ -266,7 +264,7 @@ def _requests_check(task: str, system_prompts: Mapping[str, str]) -> bool:
 
 
 def _extract_label_before(lower_text: str, offset: int) -> str:
-    """Return the label of the number at ``offset``, such as "price is" or "stock:"; else empty."""
+    """Return the label of the number at ``offset``, such as "price is" or "stock:", or an empty text."""
     before = lower_text[max(0, offset - 48) : offset].rstrip(" \t\"'*$")
     if not before.endswith(_JOINS):
         return ""

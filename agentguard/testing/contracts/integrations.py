@@ -30,6 +30,7 @@ from agentguard.recover.budget import RecoveryBudget
 from agentguard.recover.plan import RecoveryOutcome
 from agentguard.recover.recovery_policy import RecoveryPolicy
 from agentguard.runtime.session import Session
+from agentguard.runtime.tool_execution import UNKNOWN_OUTCOME_MESSAGE
 from agentguard.trajectory.model import Source, Trajectory
 from agentguard.verdict import Verdict
 
@@ -311,7 +312,7 @@ def check_effect_without_output_not_repeated(driver: AgentDriver) -> None:
     assert (run.bookings, stop_reason) == ({4: 1}, None)
     assert run.answer.strip().endswith(FINAL_ANSWER)
     guard_texts = [*run.requests[-1].user_texts, *run.requests[-1].tool_results]
-    assert "not known whether it took effect" in " ".join(guard_texts)
+    assert UNKNOWN_OUTCOME_MESSAGE.removeprefix("[guard] ") in " ".join(guard_texts)
 
 
 def check_end_requires_acceptance(driver: AgentDriver) -> None:
