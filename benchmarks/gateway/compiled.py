@@ -27,7 +27,7 @@ MODULES = (
     "agentguard/backends/replica.py",
     "agentguard_server/proxy/auth/authorization.py",
     "agentguard_server/proxy/http/headers.py",
-    "agentguard_server/proxy/http/protocol.py",
+    "agentguard_server/proxy/http/server_protocol.py",
     "agentguard_server/proxy/http/request_cycle.py",
     "agentguard_server/proxy/requests/handler.py",
     "agentguard_server/proxy/requests/response_writer.py",

@@ -1,4 +1,4 @@
-"""Errors of the proxy in the format of the client's API: as a body, or as an event in a stream.
+"""Errors of the proxy in the format of the client's API, as a body or an event, and in the log.
 
 Bodies:
 
@@ -88,7 +88,7 @@ def to_proxy_error(error: ResilienceError) -> ProxyError:
     return ProxyError(status, error.code, str(error), retry_after_s=error.retry_after_s)
 
 
-def upstream_error_response(error: BaseException) -> Response | None:
+def find_upstream_response(error: BaseException) -> Response | None:
     """Return the endpoint's own error response, to be sent unchanged; None if there is no such response.
 
     Its notes have the number of attempts if there were several.
@@ -103,12 +103,12 @@ def upstream_error_response(error: BaseException) -> Response | None:
     return replace(response, notes=(*response.notes, ("attempts", str(error.attempts))))
 
 
-def error_body(error: ProxyError, shape: ErrorShape, request_id: str) -> bytes:
+def encode_error_body(error: ProxyError, shape: ErrorShape, request_id: str) -> bytes:
     """Encode the error as a JSON body."""
     return orjson.dumps(_error_fields(error, shape, request_id))
 
 
-def error_headers(error: ProxyError) -> list[tuple[bytes, bytes]]:
+def build_error_headers(error: ProxyError) -> list[tuple[bytes, bytes]]:
     """Return the headers of the error response, without the content length."""
     headers = [(b"content-type", b"application/json"), (b"date", formatdate(usegmt=True).encode())]
     after = error.retry_after_s
@@ -125,14 +125,14 @@ def error_headers(error: ProxyError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def error_event(error: ProxyError, api: str, request_id: str) -> bytes:
+def encode_error_event(error: ProxyError, api: str, request_id: str) -> bytes:
     """Encode the error as the last event of a stream; no ``[DONE]`` follows it."""
     if api == "messages":
-        return b"event: error\ndata: " + error_body(error, "messages", request_id) + b"\n\n"
+        return b"event: error\ndata: " + encode_error_body(error, "messages", request_id) + b"\n\n"
     if api == "responses":
         fields = {"type": "error", "code": error.code, "message": error.reason, "param": None}
         return b"event: error\ndata: " + orjson.dumps({**fields, "sequence_number": 0}) + b"\n\n"
-    return b"data: " + error_body(error, "openai", request_id) + b"\n\n"
+    return b"data: " + encode_error_body(error, "openai", request_id) + b"\n\n"
 
 
 def _error_fields(error: ProxyError, shape: ErrorShape, request_id: str) -> dict[str, object]:
@@ -143,3 +143,20 @@ def _error_fields(error: ProxyError, shape: ErrorShape, request_id: str) -> dict
         return {"type": "error", "error": told, "request_id": request_id}
     kind = _OPENAI_ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": error.reason, "type": kind, "param": None, "code": error.code}}
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return type and location of an internal error for the log, without its message and variables."""
+    where = format_error_location(error)
+    return f"{type(error).__name__} at {where}" if where else type(error).__name__
+
+
+def format_error_location(error: BaseException) -> str:
+    """Return the location of an error: file, line and function; empty if it was never raised."""
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno} {code.co_name}"

@@ -18,7 +18,7 @@ from agentguard_server.proxy.capture.bundle_writer import RunBundleWriter
 from agentguard_server.proxy.capture.history_cache import HistoryCache
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
-from agentguard_server.proxy.guard.guarded_request import decode_body
+from agentguard_server.proxy.guard.inline_guarded_request import decode_body
 from agentguard_server.proxy.guard.options import GuardOptions
 
 logger = logging.getLogger("agentguard.collector")

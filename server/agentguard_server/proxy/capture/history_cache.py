@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agentguard_server.proxy.guard.guarded_request import decode_body
+from agentguard_server.proxy.guard.inline_guarded_request import decode_body
 
 Scope = tuple[str, ...]
 """Tenant, API and run ID of a request; histories of different scopes are not compared."""

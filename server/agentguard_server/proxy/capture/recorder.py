@@ -34,7 +34,7 @@ from agentguard_server.proxy.capture.protocol import (
     encode_frame,
     parse_frame_length,
 )
-from agentguard_server.proxy.guard.guarded_request import parse_run_id
+from agentguard_server.proxy.guard.inline_guarded_request import parse_run_id
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 if TYPE_CHECKING:

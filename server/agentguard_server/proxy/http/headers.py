@@ -83,14 +83,14 @@ def split_request_headers(
     return on, ours
 
 
-def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+def filter_response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """Return the upstream headers for the client; the caller adds the content length."""
     return [
         pair for pair in headers if pair[0] not in _NOT_RETURNED and not pair[0].startswith(b"agentguard-")
     ]
 
 
-def guard_headers(outcome: GuardOutcome) -> list[tuple[bytes, bytes]]:
+def build_guard_headers(outcome: GuardOutcome) -> list[tuple[bytes, bytes]]:
     """Return the response headers with the actions of the guard."""
     headers = [
         (b"agentguard-run", outcome.run_id.encode("latin-1", "replace")),

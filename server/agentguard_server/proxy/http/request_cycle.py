@@ -9,10 +9,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from agentguard_server.proxy import error_summary
+from agentguard_server.proxy.errors import summarize_error
 
 if TYPE_CHECKING:
-    from agentguard_server.proxy.http.protocol import HttpServerProtocol
+    from agentguard_server.proxy.http.server_protocol import HttpServerProtocol
 
 logger = logging.getLogger("agentguard.proxy")
 
@@ -300,7 +300,7 @@ class RequestCycle:
         self._transport.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            logger.error("a request failed in the proxy: %s", error_summary.summarize_error(error))
+            logger.error("a request failed in the proxy: %s", summarize_error(error))
         if self.is_complete or self.is_disconnected:
             return
         if self.is_response_started:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentguard.supervision.forked_process import ForkedProcess
     from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
     from agentguard_server.proxy.capture.recorder import CaptureRecorder
-    from agentguard_server.proxy.guard.interceptor import InlineGuard
+    from agentguard_server.proxy.guard.inline_guard import InlineGuard
 
 logger = logging.getLogger("agentguard.proxy")
 
@@ -162,7 +162,7 @@ class Bootstrap:
     def _build_interceptor(self, settings: ProxySettings, guard: GuardOptions | None) -> InlineGuard | None:
         if guard is None or guard.stream_mode == "observe":
             return None
-        from agentguard_server.proxy.guard.interceptor import InlineGuard
+        from agentguard_server.proxy.guard.inline_guard import InlineGuard
 
         log = None if self._capture is None else self._capture.client
         held = self._services.cluster

@@ -15,7 +15,7 @@ import uvicorn
 
 from agentguard.errors import ConfigError
 from agentguard_server.proxy.config.schema import ProxySettings
-from agentguard_server.proxy.http.protocol import HttpServerProtocol
+from agentguard_server.proxy.http.server_protocol import HttpServerProtocol
 from agentguard_server.proxy.http.tls import TlsListener
 from agentguard_server.proxy.requests.handler import ProxyApp
 

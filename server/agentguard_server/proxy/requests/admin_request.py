@@ -9,7 +9,7 @@ from agentguard_server.proxy.auth.authorization import authorize
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.http.headers import split_request_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
-from agentguard_server.proxy.requests.request_parser import ClientDisconnected, buffered_body, read_body
+from agentguard_server.proxy.requests.request_parser import ClientDisconnected, read_body, take_buffered_body
 from agentguard_server.proxy.requests.response_writer import ResponseWriter
 from agentguard_server.proxy.routes import Route
 from agentguard_server.proxy.state import AppState, Receive
@@ -34,7 +34,7 @@ async def serve_admin_request(
             )
         if app_state.admin_app is None:
             raise ProxyError(404, "not_found", "the proxy has no resource at this path")
-        body = buffered_body(cycle, limits, proxy_headers.get(b"content-length"))
+        body = take_buffered_body(cycle, limits, proxy_headers.get(b"content-length"))
         if body is None:
             body = await read_body(cycle, limits, app_state.body_memory)
     except ProxyError as refusal:

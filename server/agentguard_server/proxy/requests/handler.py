@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from agentguard.backends.base import Headers, Response, StreamingResponse
 from agentguard.errors import BackendError, ResilienceError
 from agentguard.resilience.deadline import Deadline
-from agentguard_server.proxy import error_summary
 from agentguard_server.proxy.auth.authorization import ANONYMOUS, Caller, authorize
-from agentguard_server.proxy.errors import ProxyError, to_proxy_error, upstream_error_response
+from agentguard_server.proxy.errors import ProxyError, find_upstream_response, summarize_error, to_proxy_error
 from agentguard_server.proxy.hooks import (
     InterceptedRequest,
     ProxyRequest,
@@ -28,7 +27,7 @@ from agentguard_server.proxy.http.headers import split_request_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.requests import model_list, request_parser
 from agentguard_server.proxy.requests.admin_request import serve_admin_request
-from agentguard_server.proxy.requests.request_parser import ClientDisconnected, buffered_body, read_body
+from agentguard_server.proxy.requests.request_parser import ClientDisconnected, read_body, take_buffered_body
 from agentguard_server.proxy.requests.response_writer import ResponseAborted, ResponseWriter
 from agentguard_server.proxy.routes import MODEL_ROUTES, Route, match_route, normalize_target
 from agentguard_server.proxy.state import AppState
@@ -46,7 +45,7 @@ _SHUTTING_DOWN: Final = ProxyError(
 
 
 class ProxyApp:
-    """Application of `agentguard_server.proxy.http.protocol.HttpServerProtocol`: the entry of all requests.
+    """Application of the server protocol: the entry of all requests.
 
     Args:
         app_state: the worker's state.
@@ -148,7 +147,7 @@ class RequestHandler:
         except asyncio.CancelledError:
             await self._handle_cancellation()
         except Exception as error:
-            logger.error("request %s failed in the proxy: %s", self._id, error_summary.summarize_error(error))
+            logger.error("request %s failed in the proxy: %s", self._id, summarize_error(error))
             await self._send_error(ProxyError(500, "internal_error", "the proxy failed; see its log"))
         finally:
             self._app_state.in_flight.discard(self)
@@ -202,7 +201,7 @@ class RequestHandler:
                 app_state, cycle, self._writer, self._forwarded_headers, is_metered=self._caller.is_metered
             )
         limits = app_state.settings.limits
-        body = buffered_body(cycle, limits, self._proxy_headers.get(b"content-length"))
+        body = take_buffered_body(cycle, limits, self._proxy_headers.get(b"content-length"))
         if body is None:
             body = await read_body(cycle, limits, app_state.body_memory)
         self._body = body
@@ -358,7 +357,7 @@ class RequestHandler:
 
     async def _send_upstream_error(self, error: ResilienceError) -> None:
         """Send the endpoint's error response unchanged, or else an error of the proxy."""
-        given = None if self._writer.status else upstream_error_response(error)
+        given = None if self._writer.status else find_upstream_response(error)
         if given is None:
             return await self._send_error(to_proxy_error(error))
         self._writer.error_code = error.code

@@ -54,7 +54,9 @@ class BodyMemory:
         self.buffered_bytes = 0
 
 
-def buffered_body(cycle: RequestCycle, limits: LimitsOptions, content_length: bytes | None) -> bytes | None:
+def take_buffered_body(
+    cycle: RequestCycle, limits: LimitsOptions, content_length: bytes | None
+) -> bytes | None:
     """Return the body if it is complete; None if the rest is still to be read.
 
     Raises:

@@ -6,9 +6,14 @@ from typing import Final
 
 from agentguard.backends.base import Headers, Response
 from agentguard.resilience.clock import Clock
-from agentguard_server.proxy.errors import ProxyError, error_body, error_event, error_headers
+from agentguard_server.proxy.errors import (
+    ProxyError,
+    build_error_headers,
+    encode_error_body,
+    encode_error_event,
+)
 from agentguard_server.proxy.hooks import CompletedRequest, GuardOutcome, InterceptedRequest, ProxyRequest
-from agentguard_server.proxy.http.headers import guard_headers, response_headers
+from agentguard_server.proxy.http.headers import build_guard_headers, filter_response_headers
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.routes import Route
 
@@ -92,7 +97,7 @@ class ResponseWriter:
         self, response: Response, outcome: GuardOutcome | None
     ) -> list[tuple[bytes, bytes]]:
         self.replica, self.notes = response.replica, response.notes
-        headers = response_headers(response.headers)
+        headers = filter_response_headers(response.headers)
         if response.status not in _BODILESS_STATUSES:
             body = response.body
             headers.append((b"content-length", b"%d" % len(body) if body else _bodiless_length(response)))
@@ -104,7 +109,7 @@ class ResponseWriter:
     def start_tunnel(self, response: Response) -> list[tuple[bytes, bytes]]:
         """Record the switch to WebSocket; return the headers of the response to the client."""
         self.replica, self.notes = response.replica, response.notes
-        headers = response_headers(response.headers)
+        headers = filter_response_headers(response.headers)
         self._complete_head(response.status, headers, None)
         return headers
 
@@ -112,7 +117,7 @@ class ResponseWriter:
         self, status: int, headers: Headers, outcome: GuardOutcome | None = None
     ) -> None:
         """Begin a response whose body is sent in chunks."""
-        kept = response_headers(headers)
+        kept = filter_response_headers(headers)
         self._is_event_stream = any(
             name == b"content-type" and value.startswith(_EVENT_STREAM) for name, value in kept
         )
@@ -149,14 +154,14 @@ class ResponseWriter:
         """
         self.error_code = error.code
         if not self._is_started:
-            body = error_body(error, self._route.error_shape, self._id)
-            headers = [*error_headers(error), (b"content-length", b"%d" % len(body))]
+            body = encode_error_body(error, self._route.error_shape, self._id)
+            headers = [*build_error_headers(error), (b"content-length", b"%d" % len(body))]
             await self._send_head(error.status, headers, None)
             self._capture(body)
             await self._cycle.send_body(body)
             self.is_complete = True
         elif self._is_event_stream:
-            await self.send_error_event(error.code, error_event(error, self._route.api, self._id))
+            await self.send_error_event(error.code, encode_error_event(error, self._route.api, self._id))
         else:
             raise ResponseAborted
 
@@ -206,7 +211,7 @@ class ResponseWriter:
             told = ", ".join(f"{name}={value}" for name, value in self.notes)
             headers.append((_UPSTREAM_HEADER, told.encode("latin-1", "replace")))
         if outcome is not None:
-            headers += guard_headers(outcome)
+            headers += build_guard_headers(outcome)
         self.status, self._is_started = status, True
         self.first_byte_at = self._clock.now()
 

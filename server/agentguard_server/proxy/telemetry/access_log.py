@@ -24,7 +24,7 @@ import orjson
 from agentguard.errors import AgentGuardError
 from agentguard.resilience.events import EventKind, ResilienceEvent
 from agentguard.trajectory.redaction import Redactor
-from agentguard_server.proxy.error_summary import error_location
+from agentguard_server.proxy.errors import format_error_location
 from agentguard_server.proxy.hooks import CompletedRequest
 from agentguard_server.proxy.telemetry.options import LogLevel, LogsOptions
 
@@ -202,7 +202,7 @@ class LoggingBridge(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             line["error"] = type(error).__name__
-            line["place"] = error_location(error)
+            line["place"] = format_error_location(error)
             if isinstance(error, AgentGuardError):
                 line["code"], line["reason"] = error.code, sanitize_text(str(error))
         return line

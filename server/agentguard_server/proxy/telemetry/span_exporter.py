@@ -25,7 +25,7 @@ from agentguard.trajectory.redaction import Redactor
 from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
 from agentguard_server.proxy.telemetry.metrics import FindingDeduplicator, MetricSample, extract_token_usage
 from agentguard_server.proxy.telemetry.options import TracingOptions
-from agentguard_server.proxy.telemetry.trace_context import extract_trace_context, propagation_headers
+from agentguard_server.proxy.telemetry.trace_context import build_propagation_headers, extract_trace_context
 
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH: Final = 512
@@ -67,7 +67,7 @@ class SpanExporter:
 
     def build_trace_headers(self, request: ProxyRequest) -> Headers:
         """Return the trace headers for the endpoint, with the proxy's span as the parent."""
-        return propagation_headers(request, self.options.sample_ratio)
+        return build_propagation_headers(request, self.options.sample_ratio)
 
     def record(self, completed: CompletedRequest) -> None:
         """Queue a completed request of a model API."""

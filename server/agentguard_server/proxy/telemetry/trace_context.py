@@ -71,7 +71,7 @@ def extract_trace_context(request: ProxyRequest, sample_ratio: float = 1.0) -> T
     )
 
 
-def propagation_headers(request: ProxyRequest, sample_ratio: float = 1.0) -> Headers:
+def build_propagation_headers(request: ProxyRequest, sample_ratio: float = 1.0) -> Headers:
     """Return the trace headers to send upstream, with the proxy's span as the parent.
 
     A ``tracestate`` of the client without a valid ``traceparent`` is replaced by an empty one.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from agentguard_server.proxy.config.schema import ProxySettings
-from agentguard_server.proxy.http.protocol import HttpServerProtocol
+from agentguard_server.proxy.http.server_protocol import HttpServerProtocol
 from agentguard_server.proxy.requests.handler import ProxyApp
 from agentguard_server.proxy.state import AppState
 from uvicorn.server import ServerState

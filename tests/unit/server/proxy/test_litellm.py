@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.auth.authorization import Caller, Keyring
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
-from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, LiteLLMGuardrail
 from agentguard_server.proxy.litellm.request import parse_guardrail_request

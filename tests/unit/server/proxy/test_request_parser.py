@@ -3,8 +3,17 @@
 import json
 
 import pytest
-from agentguard_server.proxy.errors import ProxyError, error_body, error_event, error_headers
-from agentguard_server.proxy.http.headers import extract_api_key, response_headers, split_request_headers
+from agentguard_server.proxy.errors import (
+    ProxyError,
+    build_error_headers,
+    encode_error_body,
+    encode_error_event,
+)
+from agentguard_server.proxy.http.headers import (
+    extract_api_key,
+    filter_response_headers,
+    split_request_headers,
+)
 from agentguard_server.proxy.requests.request_parser import inspect_body, inspect_body_with_prefix
 from agentguard_server.proxy.routes import match_route
 from hypothesis import given, settings
@@ -38,7 +47,7 @@ def test_request_headers_keep_order_without_private_ones(raw, auth):
 
 @given(PAIRS)
 def test_response_headers_drop_connection_and_proxy_headers(raw):
-    kept = response_headers(tuple(raw))
+    kept = filter_response_headers(tuple(raw))
     assert [pair for pair in kept if pair not in raw] == []
     assert not {name for name, _ in kept} & {
         b"connection",
@@ -128,12 +137,12 @@ def test_only_exact_health_paths_are_open(method, tail):
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504])
 def test_error_type_matches_api(status):
     refusal = ProxyError(status, "a_code", "a reason")
-    openai = json.loads(error_body(refusal, "openai", "id"))["error"]
-    messages = json.loads(error_body(refusal, "messages", "id"))
+    openai = json.loads(encode_error_body(refusal, "openai", "id"))["error"]
+    messages = json.loads(encode_error_body(refusal, "messages", "id"))
     assert openai["type"].endswith("_error")
     assert (messages["type"], messages["request_id"]) == ("error", "id")
     for api in ("chat", "completions", "responses", "messages"):
-        event = error_event(refusal, api, "id")
+        event = encode_error_event(refusal, api, "id")
         assert event.endswith(b"\n\n")
         assert event.count(b"\n\n") == 1
         json.loads(event.partition(b"data: ")[2])
@@ -143,6 +152,6 @@ def test_error_type_matches_api(status):
     ("after", "told"), [(0.2, b"1"), (7, b"7"), (1e9, b"3600"), (None, None), (-1.0, None)]
 )
 def test_retry_after_is_in_whole_seconds(after, told):
-    headers = dict(error_headers(ProxyError(503, "c", "r", retry_after_s=after)))
+    headers = dict(build_error_headers(ProxyError(503, "c", "r", retry_after_s=after)))
     assert headers.get(b"retry-after") == told
     assert (headers.get(b"x-should-retry") == b"false") == (after == -1.0)

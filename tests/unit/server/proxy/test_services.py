@@ -7,7 +7,7 @@ import pytest
 from agentguard_server.proxy.admin.status import ProxyStatus
 from agentguard_server.proxy.capture.protocol import CapturedExchange, CollectorStatus
 from agentguard_server.proxy.capture.recorder import CaptureRecorder
-from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.process.services import _capture_metrics
 

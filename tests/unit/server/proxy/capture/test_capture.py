@@ -25,7 +25,7 @@ from agentguard_server.proxy.capture.protocol import (
 )
 from agentguard_server.proxy.capture.recorder import CaptureRecorder, CollectorClient
 from agentguard_server.proxy.config.schema import ProxySettings
-from agentguard_server.proxy.guard.interceptor import InlineGuard, RunLogFactory
+from agentguard_server.proxy.guard.inline_guard import InlineGuard, RunLogFactory
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.hooks import CompletedRequest, GuardOutcome, ProxyRequest
 from agentguard_server.proxy.process.bootstrap import Bootstrap

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from agentguard_server.proxy.capture.history_cache import HistoryCache
-from agentguard_server.proxy.guard.guarded_request import decode_body
+from agentguard_server.proxy.guard.inline_guarded_request import decode_body
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from agentguard_server.proxy.cluster.services import ClusterServices
 from agentguard_server.proxy.config.schema import ClusterOptions
-from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.options import GuardOptions
 
 from agentguard.config.policy import Policy

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentguard_server.proxy.hooks import ProxyRequest, RequestInterceptor
-from agentguard_server.proxy.http.headers import guard_headers
+from agentguard_server.proxy.http.headers import build_guard_headers
 
 from agentguard.backends.base import Response, StreamingResponse
 from tests.unit.integrations import anthropic_server, openai_responses_server, openai_server
@@ -183,7 +183,7 @@ class Played:
             if (final := guarded.local_response) is not None:
                 return final.body
             answer = await guarded.judge(await self._model(guarded.body or raw, False), self._model)
-            self.heads.append({n.decode(): v.decode() for n, v in guard_headers(guarded.outcome)})
+            self.heads.append({n.decode(): v.decode() for n, v in build_guard_headers(guarded.outcome)})
             self.statuses.append(answer.status)
             return answer.body
         finally:
@@ -199,7 +199,7 @@ class Played:
         try:
             if (final := guarded.local_response) is not None:
                 return final.body
-            self.heads.append({n.decode(): v.decode() for n, v in guard_headers(guarded.outcome)})
+            self.heads.append({n.decode(): v.decode() for n, v in build_guard_headers(guarded.outcome)})
             hold, out, again = guarded.create_stream_buffer(), b"", True
             while again:
                 for piece in self._events(guarded.body or raw):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from agentguard_server.proxy.capture.correlator import _NO_CANDIDATES
-from agentguard_server.proxy.guard.guarded_request import InlineGuardedRequest
-from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.inline_guard import InlineGuard
+from agentguard_server.proxy.guard.inline_guarded_request import InlineGuardedRequest
 from agentguard_server.proxy.guard.options import GuardOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st

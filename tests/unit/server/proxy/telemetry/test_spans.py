@@ -11,7 +11,7 @@ import pytest
 from agentguard_server.proxy.hooks import GuardOutcome
 from agentguard_server.proxy.telemetry.options import TracingOptions
 from agentguard_server.proxy.telemetry.span_exporter import SpanExporter, to_span
-from agentguard_server.proxy.telemetry.trace_context import extract_trace_context, propagation_headers
+from agentguard_server.proxy.telemetry.trace_context import build_propagation_headers, extract_trace_context
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -38,7 +38,7 @@ def test_client_trace_continues_through_proxy_span() -> None:
     asked = with_parent(f"00-{TRACE}-{PARENT}-01", (b"tracestate", b"a=1"), (b"x", b"y"))
     trace = extract_trace_context(asked)
     assert (trace.trace_id, trace.parent_id, trace.is_sampled) == (TRACE, PARENT, True)
-    sent = dict(propagation_headers(asked))
+    sent = dict(build_propagation_headers(asked))
     assert sent == {b"traceparent": f"00-{TRACE}-{trace.span_id}-01".encode()}
     assert extract_trace_context(asked) == trace
 
@@ -61,7 +61,7 @@ def test_invalid_traceparent_starts_trace_without_state(value: str) -> None:
     trace = extract_trace_context(asked)
     assert trace.parent_id is None
     assert trace.trace_id != TRACE
-    sent = dict(propagation_headers(asked))
+    sent = dict(build_propagation_headers(asked))
     assert set(sent) == {b"traceparent", b"tracestate"}
     assert sent[b"tracestate"] == b""
 
@@ -74,7 +74,7 @@ def test_client_sampling_decision_is_kept() -> None:
     request = recorded(headers=((b"traceparent", f"00-{TRACE}-{PARENT}-00".encode()),))
     assert not extract_trace_context(request.request).is_sampled
     assert to_span(request, 10**18, TracingOptions()) is None
-    assert propagation_headers(request.request)[-1][1].endswith(b"-00")
+    assert build_propagation_headers(request.request)[-1][1].endswith(b"-00")
 
 
 def test_two_traceparents_are_ignored() -> None:

@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 
 from agentguard.resilience.deadline import ReusableTimer
 from agentguard_server.proxy.config.schema import LimitsOptions
-from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
+from agentguard_server.proxy.errors import ProxyError, build_error_headers, encode_error_body
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 
 _LINGER_TIMEOUT_S: Final = 1.0
@@ -307,9 +307,9 @@ class HttpServerProtocol(asyncio.Protocol):
             line.is_disconnected = True  # the rest of its body is unreadable
             line.notify()
         refusal = ProxyError(status, code, reason, closes_connection=True)
-        body = error_body(refusal, "openai", "")
+        body = encode_error_body(refusal, "openai", "")
         lines = [b"HTTP/1.1 %d %s" % (status, _REASON_PHRASES[status])]
-        lines += [b": ".join(pair) for pair in error_headers(refusal)]
+        lines += [b": ".join(pair) for pair in build_error_headers(refusal)]
         self.transport.write(b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body]))
         self.start_lingering()
 

@@ -18,7 +18,7 @@ from agentguard.intercept.guarded_request import CandidateRequest, GuardedReques
 from agentguard.intercept.interceptor import Interceptor
 from agentguard.intercept.registry import build_stream_buffer
 from agentguard.intercept.stream_buffer import EventStreamBuffer
-from agentguard_server.proxy.errors import ProxyError, error_body, error_headers
+from agentguard_server.proxy.errors import ProxyError, build_error_headers, encode_error_body
 from agentguard_server.proxy.hooks import GuardOutcome, ModelCaller, ProxyRequest
 from agentguard_server.proxy.routes import ErrorShape
 
@@ -221,9 +221,11 @@ class AsyncStreamBuffer:
 def build_guard_failure_response(request: ProxyRequest) -> Response:
     """Build the response for a client if the guard failed and the policy fails closed."""
     shape: ErrorShape = "messages" if request.api == "messages" else "openai"
-    headers = (*error_headers(GUARD_FAILED), (b"x-should-retry", b"false"))
+    headers = (*build_error_headers(GUARD_FAILED), (b"x-should-retry", b"false"))
     return Response(
-        status=GUARD_FAILED.status, headers=headers, body=error_body(GUARD_FAILED, shape, request.request_id)
+        status=GUARD_FAILED.status,
+        headers=headers,
+        body=encode_error_body(GUARD_FAILED, shape, request.request_id),
     )
 
 

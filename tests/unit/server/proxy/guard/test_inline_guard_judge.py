@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.options import GuardOptions
 
 from agentguard.config.policy import Policy

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.guard.interceptor import InlineGuard
+from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.options import GuardOptions
 
 from agentguard.backends.base import Response
@@ -487,7 +487,7 @@ def test_effectful_call_is_voted_on(api: Api, stream: bool) -> None:
 
 
 def test_client_receives_heartbeat_during_long_hold(monkeypatch: Any) -> None:
-    monkeypatch.setattr("agentguard_server.proxy.guard.guarded_request._KEEPALIVE_INTERVAL_S", -1.0)
+    monkeypatch.setattr("agentguard_server.proxy.guard.inline_guarded_request._KEEPALIVE_INTERVAL_S", -1.0)
     world = played(CHAT, [("call", "book", "b", "4")])
     seen = world.raw(json.dumps({**CHAT.body([TASK]), "stream": True}).encode(), stream=True)
     assert b": held\n\n" in seen

@@ -21,7 +21,7 @@ from agentguard.runtime.session import Session
 from agentguard.store.db.rows import AcceptanceRow, Row
 from agentguard.trajectory.event_log.recorder import EventSink, RunRecorder
 from agentguard.trajectory.model import Source, Step, ToolCall, Trajectory
-from agentguard_server.proxy.guard.guarded_request import (
+from agentguard_server.proxy.guard.inline_guarded_request import (
     InlineGuardedRequest,
     build_guard_failure_response,
     decode_body,
