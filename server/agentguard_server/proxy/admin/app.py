@@ -76,21 +76,21 @@ class AdminApp:
     async def metrics(self, _: Request) -> Response:
         """Return the metrics of all workers for Prometheus."""
         # Rendered in a thread, since many series take milliseconds.
-        tally = self.proxy_status.aggregate_metrics()
-        if tally is None:
+        metrics = self.proxy_status.aggregate_metrics()
+        if metrics is None:
             return _error_response(404, "not_found", "metrics are disabled: set metrics.enabled")
         return Response(
-            await asyncio.to_thread(render_prometheus, tally), media_type=CONTENT_TYPE, headers=_NO_STORE
+            await asyncio.to_thread(render_prometheus, metrics), media_type=CONTENT_TYPE, headers=_NO_STORE
         )
 
     async def status(self, request: Request) -> Response:
         """Return the status of all workers, as JSON or as a page for ``Accept: text/html``."""
-        whole = self.proxy_status.aggregate()
+        status = self.proxy_status.aggregate()
         if _accepts_html(request):
-            body, policy = render_status_page(whole)
+            body, policy = render_status_page(status)
             headers = {**_NO_STORE, "content-security-policy": policy}
             return Response(body, media_type="text/html; charset=utf-8", headers=headers)
-        return _json_response(whole)
+        return _json_response(status)
 
     async def openapi(self, _: Request) -> Response:
         """Return this OpenAPI description."""
@@ -124,11 +124,11 @@ class AdminApp:
         known = {one["name"]: one for one in state.pool.status()["replicas"]}
         if name not in known:
             return _error_response(
-                404, "not_found", "there is no replica of that name; GET /agentguard/v1/replicas"
+                404, "not_found", "there is no replica of that name; GET /agentguard/v1/replicas lists them"
             )
         if desired == "remove" and len([one for one in known.values() if one["state"] != "leaving"]) == 1:
             return _error_response(
-                409, "last_replica", "the last replica cannot be removed; drain it, or end the proxy"
+                409, "last_replica", "the last replica cannot be removed; drain it, or stop the proxy"
             )
         try:
             state.desired_replicas.set(name, desired)
@@ -142,10 +142,10 @@ class AdminApp:
     # -- sessions
 
     async def sessions(self, request: Request) -> Response:
-        """Return the guarded runs of the key's tenant, the last used first."""
+        """Return the guarded runs of the key's tenant, the most recently used first."""
         most = _parse_limit(request.query_params.get("most"), 100)
         if most is None:
-            return _error_response(400, "invalid_query", f"most: a number from 1 to {_MAX_SESSIONS}")
+            return _error_response(400, "invalid_query", f"most must be a number from 1 to {_MAX_SESSIONS}")
         found = self.proxy_status.list_sessions(_get_tenant(request), limit=most)
         return _json_response({"sessions": found or [], "guarded": found is not None})
 
@@ -154,14 +154,14 @@ class AdminApp:
         found = self.proxy_status.find_session(request.path_params["id"], _get_tenant(request))
         if found is None:
             return _error_response(
-                404, "not_found", "this worker has no such run of this tenant; the viewer shows stored runs"
+                404, "not_found", "no worker has this run of the tenant; the viewer shows stored runs"
             )
         return _json_response(found)
 
     async def guardrail(self, request: Request) -> Response:
         """Judge a request or a response for LiteLLM's generic guardrail API."""
         if self.proxy_status.app_state.interceptor is None:
-            return _error_response(404, "not_found", "no guard is configured: the section `guard`")
+            return _error_response(404, "not_found", "no guard is configured: set the section `guard`")
         return await self._guardrail(request)
 
     def close(self) -> None:
@@ -172,25 +172,24 @@ class AdminApp:
 
 
 def _build_endpoints(admin: AdminApp) -> tuple[AdminEndpoint, ...]:
-    """Build the list of all endpoints."""
     replica = "/agentguard/v1/replicas/{name}"
-    told = {202: "done here; every worker follows within a second", 404: "no such replica"}
+    change = {202: "applied by this worker; the others follow within a second", 404: "no such replica"}
     most = {"most": {"type": "integer", "minimum": 1, "maximum": _MAX_SESSIONS, "default": 100}}
-    unready = {200: "they should", 503: "they should not; `why` says it"}
-    verdict = {200: "the verdict", 400: "no such request", 404: "no guard is configured"}
-    counts = {200: "the text format, 0.0.4", 404: "metrics are off"}
-    runs = {200: "the runs", 400: "a wrong query"}
+    ready = {200: "the worker is ready", 503: "the worker is not ready; `why` has the reasons"}
+    verdict = {200: "the verdict", 400: "the request is not valid", 404: "no guard is configured"}
+    metrics = {200: "the text format, 0.0.4", 404: "metrics are disabled"}
+    runs = {200: "the runs", 400: "the query is not valid"}
     run = {200: "the run", 404: "no such run of this tenant"}
     return (
-        AdminEndpoint("GET", "/healthz", "", admin.healthz, {200: "it does"}),
-        AdminEndpoint("GET", "/readyz", "", admin.readyz, unready),
-        AdminEndpoint("GET", "/metrics", "read", admin.metrics, counts, media_type="text/plain"),
-        AdminEndpoint("GET", "/status", "read", admin.status, {200: "the state"}),
+        AdminEndpoint("GET", "/healthz", "", admin.healthz, {200: "the process runs"}),
+        AdminEndpoint("GET", "/readyz", "", admin.readyz, ready),
+        AdminEndpoint("GET", "/metrics", "read", admin.metrics, metrics, media_type="text/plain"),
+        AdminEndpoint("GET", "/status", "read", admin.status, {200: "the status"}),
         AdminEndpoint("GET", "/agentguard/v1/openapi.json", "read", admin.openapi, {200: "OpenAPI 3.1"}),
         AdminEndpoint("GET", "/agentguard/v1/replicas", "read", admin.replicas, {200: "the replicas"}),
-        AdminEndpoint("POST", f"{replica}/drain", "admin", admin.drain, told),
-        AdminEndpoint("POST", f"{replica}/undrain", "admin", admin.undrain, told),
-        AdminEndpoint("DELETE", replica, "admin", admin.remove, {**told, 409: "it is the last one"}),
+        AdminEndpoint("POST", f"{replica}/drain", "admin", admin.drain, change),
+        AdminEndpoint("POST", f"{replica}/undrain", "admin", admin.undrain, change),
+        AdminEndpoint("DELETE", replica, "admin", admin.remove, {**change, 409: "it is the last replica"}),
         AdminEndpoint("GET", "/agentguard/v1/sessions", "read", admin.sessions, runs, query=most),
         AdminEndpoint("GET", "/agentguard/v1/sessions/{id}", "read", admin.session, run),
         AdminEndpoint("POST", PATH, "call", admin.guardrail, verdict, body_schema=REQUEST_SCHEMA),
@@ -232,13 +231,13 @@ def _error_response(status: int, code: str, message: str) -> Response:
 
 async def _handle_not_found(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    made = _error_response(
+    response = _error_response(
         status,
         "not_found" if status == 404 else "method_not_allowed",
         "the proxy has no resource at this path; a client's base URL ends in /v1, but Anthropic's does not",
     )
-    made.headers.update(getattr(error, "headers", None) or {})  # the ``Allow`` header
-    return made
+    response.headers.update(getattr(error, "headers", None) or {})  # the ``Allow`` header
+    return response
 
 
 async def _handle_error(_: Request, error: Exception) -> Response:

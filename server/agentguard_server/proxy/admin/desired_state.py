@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal, Protocol
 
 import orjson
 
@@ -24,6 +24,18 @@ _MAX_REPLICAS: Final = 4096
 _CLOCK_TICK_NS: Final = 100_000_000
 """Clock tick of the file system; two writes within it may leave the same time and inode number."""
 _UNCERTAIN_STAMP: Final = (0, 0)
+
+
+class ReplicaControl(Protocol):
+    """Operations on the replicas of a pool: `agentguard.backends.pool.Pool`."""
+
+    async def drain(self, name: str, *, on: bool = True) -> None:
+        """Start to drain a replica, or stop with ``on=False``. Raises ConfigError if the name is unknown."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Remove a replica. Raises ConfigError if the name is unknown."""
+        ...
 
 
 class DesiredReplicaState:
@@ -45,34 +57,34 @@ class DesiredReplicaState:
             _update(self._desired, replica, desired)
             return
         with _lock_file(self._file.with_suffix(".lock")):
-            held = _read_file(self._file)
-            _update(held, replica, desired)
-            made = self._file.with_suffix(f".{os.getpid()}.tmp")
-            made.write_bytes(orjson.dumps(held))
-            made.replace(self._file)
+            states = _read_file(self._file)
+            _update(states, replica, desired)
+            temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_bytes(orjson.dumps(states))
+            temporary.replace(self._file)
 
     def read(self) -> Mapping[str, DesiredState]:
         """Return the desired states of all replicas that have one."""
         if self._file is not None:
-            stamp = _file_stamp(self._file)
+            stamp = _read_stamp(self._file)
             if stamp != self._stamp:
                 settled = stamp is None or time.time_ns() - stamp[0] > _CLOCK_TICK_NS
                 self._desired, self._stamp = _read_file(self._file), stamp if settled else _UNCERTAIN_STAMP
         return self._desired
 
-    async def reconcile(self, pool: Any) -> None:
+    async def reconcile(self, pool: ReplicaControl) -> None:
         """Apply changed desired states to this worker's pool; unknown replicas are skipped."""
-        wanted = dict(self.read())
-        for replica in [*wanted, *(set(self._applied) - set(wanted))]:
-            wish, done = wanted.get(replica), self._applied.get(replica)
-            if wish == done:
+        all_desired = dict(self.read())
+        for replica in [*all_desired, *(set(self._applied) - set(all_desired))]:
+            desired = all_desired.get(replica)
+            if desired == self._applied.get(replica):
                 continue
             with contextlib.suppress(ConfigError):
-                if wish == "remove":
+                if desired == "remove":
                     await pool.remove(replica)
                 else:
-                    await pool.drain(replica, on=wish == "drain")
-            _update(self._applied, replica, wish)
+                    await pool.drain(replica, on=desired == "drain")
+            _update(self._applied, replica, desired)
 
     def clear(self) -> None:
         """Unset all desired states after a reload of the configuration."""
@@ -89,7 +101,7 @@ def _update(states: dict[str, DesiredState], replica: str, desired: DesiredState
         states[replica] = desired
 
 
-def _file_stamp(path: Path) -> tuple[int, int] | None:
+def _read_stamp(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except OSError:

@@ -61,7 +61,7 @@ def build_openapi(endpoints: tuple[AdminEndpoint, ...]) -> dict[str, Any]:
         paths.setdefault(one.path, {})[one.method.lower()] = _build_operation(one)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "agentguard", "version": __version__, "summary": "Health, state, administration."},
+        "info": {"title": "agentguard", "version": __version__, "summary": "Health, status, administration."},
         "paths": paths,
         "components": {
             "securitySchemes": {
@@ -100,7 +100,7 @@ def _build_operation(endpoint: AdminEndpoint) -> dict[str, Any]:
         }
     if endpoint.required_scope:
         made["security"] = [{"key": []}]
-        made["responses"]["401"] = {"description": "no key that is known"}
+        made["responses"]["401"] = {"description": "the key is missing or unknown"}
         made["responses"]["403"] = {"description": f"the key lacks the scope {endpoint.required_scope}"}
     return made
 

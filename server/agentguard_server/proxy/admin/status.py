@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from agentguard.version import __version__
-from agentguard_server.proxy.admin.desired_state import DesiredReplicaState
+from agentguard_server.proxy.admin.desired_state import DesiredReplicaState, ReplicaControl
 from agentguard_server.proxy.state import AppState
 from agentguard_server.proxy.telemetry.metrics import Metrics, MetricSample, MetricSet
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory, WorkerSnapshot
@@ -31,19 +31,11 @@ _MAX_TENANT_SESSIONS: Final = 100
 StatusSource = Callable[[], Mapping[str, Any]]
 
 
-class ManagedPool(Protocol):
+class ManagedPool(ReplicaControl, Protocol):
     """Pool with a status and operations on replicas: `agentguard.backends.pool.Pool`."""
 
     def status(self) -> dict[str, Any]:
         """Return the state of the pool and its replicas."""
-        ...
-
-    async def drain(self, name: str, *, on: bool = True) -> None:
-        """Start to drain a replica, or stop with ``on=False``. Raises ConfigError."""
-        ...
-
-    async def remove(self, name: str) -> None:
-        """Remove a replica. Raises ConfigError."""
         ...
 
 
@@ -68,10 +60,8 @@ class ProxyStatus:
         desired_replicas: DesiredReplicaState | None = None,
     ) -> None:
         self.app_state, self.pool, self.metrics = app_state, pool, metrics
-        self.snapshots, self.desired_replicas = (
-            snapshots or SnapshotDirectory(None),
-            desired_replicas or DesiredReplicaState(None),
-        )
+        self.snapshots = snapshots or SnapshotDirectory(None)
+        self.desired_replicas = desired_replicas or DesiredReplicaState(None)
         self.status_sources: dict[str, StatusSource] = {}
         self._started_at = time.time()
         if metrics is not None:
@@ -102,8 +92,8 @@ class ProxyStatus:
 
     def aggregate(self) -> dict[str, Any]:
         """Return the status of all workers, with the age of each snapshot."""
-        mine, others = self.local(), self.snapshots.list_live_snapshots()
-        workers = [mine | {"age_s": 0.0}, *(_to_worker_status(sheet) for sheet in others)]
+        others = map(_to_worker_status, self.snapshots.list_live_snapshots())
+        workers = [self.local() | {"age_s": 0.0}, *others]
         workers.sort(key=lambda one: int(one.get("worker", 0)))
         return {
             "version": __version__,
@@ -118,56 +108,56 @@ class ProxyStatus:
         """Return the metrics of all workers, ended ones included; None if metrics are disabled."""
         if self.metrics is None:
             return None
-        whole = self.metrics.collect()
+        total = self.metrics.collect()
         others, ended = self.snapshots.read_metrics()
-        for sheet in others:
-            whole.merge(sheet.metrics, include_gauges=sheet.is_fresh)
+        for snapshot in others:
+            total.merge(snapshot.metrics, include_gauges=snapshot.is_fresh)
         if ended is not None:
-            whole.merge(ended, include_gauges=False)
-        return whole
+            total.merge(ended, include_gauges=False)
+        return total
 
     def snapshot(self) -> tuple[MetricSet, dict[str, Any]]:
         """Return metrics and status for `SnapshotDirectory.publish`."""
-        told = self.local()
+        status = self.local()
         if (interceptor := self.app_state.interceptor) is not None:
-            told[_SESSIONS_KEY] = interceptor.sessions.list_recent(
+            status[_SESSIONS_KEY] = interceptor.sessions.list_recent(
                 tenant_limit=_MAX_TENANT_SESSIONS, limit=_MAX_SNAPSHOT_SESSIONS
             )
-        return (MetricSet() if self.metrics is None else self.metrics.collect()), told
+        return (MetricSet() if self.metrics is None else self.metrics.collect()), status
 
     def list_sessions(self, tenant: str, *, limit: int) -> list[dict[str, Any]] | None:
-        """Return a tenant's guarded runs in all workers, the last used first; None without a guard.
+        """Return a tenant's guarded runs in all workers, most recently used first; None without a guard.
 
-        The snapshot of each other worker has at most the last 100 runs of a tenant.
+        The snapshot of each other worker has at most the 100 most recently used runs of a tenant.
         """
         interceptor = self.app_state.interceptor
         if interceptor is None:
             return None
         found = interceptor.sessions.list_summaries(tenant, limit=limit)
-        mine = [one | {"worker": self.app_state.worker} for one in found]
-        whole = [*mine, *self._iter_remote_sessions(tenant)]
-        return sorted(whole, key=lambda one: float(one.get("used_at") or 0), reverse=True)[:limit]
+        own = [one | {"worker": self.app_state.worker} for one in found]
+        sessions = [*own, *self._iter_remote_sessions(tenant)]
+        return sorted(sessions, key=lambda one: float(one.get("used_at") or 0), reverse=True)[:limit]
 
     def find_session(self, id: str, tenant: str) -> dict[str, Any] | None:
         """Return a guarded run in full if this worker has it, its summary if another worker has it."""
         interceptor = self.app_state.interceptor
-        mine = None if interceptor is None else interceptor.sessions.describe(id, tenant)
-        if mine is not None:
-            return mine
+        own = None if interceptor is None else interceptor.sessions.describe(id, tenant)
+        if own is not None:
+            return own
         return next((one for one in self._iter_remote_sessions(tenant) if one.get("id") == id), None)
 
     def _iter_remote_sessions(self, tenant: str) -> Iterator[dict[str, Any]]:
-        for sheet in self.snapshots.list_live_snapshots():
-            told = sheet.status.get(_SESSIONS_KEY)
-            for one in told if isinstance(told, list) else ():
+        for snapshot in self.snapshots.list_live_snapshots():
+            sessions = snapshot.status.get(_SESSIONS_KEY)
+            for one in sessions if isinstance(sessions, list) else ():
                 if isinstance(one, dict) and one.get("tenant") == tenant:
-                    yield one | {"worker": sheet.worker}
+                    yield one | {"worker": snapshot.worker}
 
     def collect_metrics(self) -> Iterable[MetricSample]:
         """Yield the gauges of this worker, and counters of the pool and the guard."""
-        gateway, status = self.app_state, self.pool.status()
-        yield "requests_in_flight", (), gateway.in_flight_count
-        yield "draining", (), float(gateway.is_draining)
+        app_state, status = self.app_state, self.pool.status()
+        yield "requests_in_flight", (), app_state.in_flight_count
+        yield "draining", (), float(app_state.is_draining)
         yield "workers", (), 1
         yield "build_info", (__version__,), 1
         yield "backend_panic_mode", (), float(bool(status["panic"]))
@@ -177,18 +167,15 @@ class ProxyStatus:
             yield "upstream_requests", (name,), replica["good"] + sum(replica["failed"].values())
             for state in REPLICA_STATES:
                 yield "replica_state", (name, state), float(replica["state"] == state)
-        if gateway.interceptor is not None:
-            yield "guard_active_sessions", (), len(gateway.interceptor.sessions)
-            counts = gateway.interceptor.counts
+        if app_state.interceptor is not None:
+            yield "guard_active_sessions", (), len(app_state.interceptor.sessions)
+            counts = app_state.interceptor.counts
             yield "guard_skipped", ("body_too_large",), counts.too_long
             yield "guard_skipped", ("not_supported",), counts.unsupported
 
 
 def _to_worker_status(snapshot: WorkerSnapshot) -> dict[str, Any]:
-    told = {
-        "worker": snapshot.worker,
-        "pid": snapshot.pid,
-        "age_s": round(time.time() - snapshot.published_at, 1),
-    }
     # Runs are visible to their tenant only; any key with the scope ``read`` may see the status.
-    return {name: value for name, value in snapshot.status.items() if name != _SESSIONS_KEY} | told
+    status = {name: value for name, value in snapshot.status.items() if name != _SESSIONS_KEY}
+    age_s = round(time.time() - snapshot.published_at, 1)
+    return status | {"worker": snapshot.worker, "pid": snapshot.pid, "age_s": age_s}

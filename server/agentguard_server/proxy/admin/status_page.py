@@ -45,7 +45,7 @@ def render_status_page(status: Mapping[str, Any]) -> tuple[str, str]:
         '<meta name="viewport" content="width=device-width">'
         f"<title>agentguard</title><style>{_STYLE}</style>"
         f"<h1>agentguard {escape(status['version'])}: {ready}</h1>"
-        f"<p>{why} {int(status['inflight'])} requests are under way.</p>{workers}</html>"
+        f"<p>{why} {int(status['inflight'])} requests in flight.</p>{workers}</html>"
     )
     return body, _CONTENT_SECURITY_POLICY
 

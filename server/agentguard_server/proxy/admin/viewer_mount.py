@@ -1,8 +1,8 @@
 """Viewer under ``/ui``: authentication of browsers, and one viewer per tenant.
 
 A browser cannot send an API key with each request. It sends the key once, as ``/ui/?token=KEY``, and gets a
-cookie with the name of the key and an expiry time. The cookie is signed with a secret that ends with the
-proxy. If a key is removed from the configuration, its cookies become invalid.
+cookie with the name of the key and an expiry time. The secret that signs cookies lasts as long as the proxy
+runs. If a key is removed from the configuration, its cookies become invalid.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class ViewerMount:
         """Authenticate a request and serve it."""
         caller, shown = self._authenticate(scope)
         if caller is None:
-            text = "This needs a key with the scope read: open /ui/?token=KEY once, or send it as Bearer.\n"
+            text = "A key with the scope read is needed: open /ui/?token=KEY once, or send it as Bearer.\n"
             await PlainTextResponse(text, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
         elif not _is_allowed(caller, scope["method"]):
-            await PlainTextResponse("This key lacks the scope that is needed.\n", 403)(scope, receive, send)
+            await PlainTextResponse("This key does not have the scope.\n", 403)(scope, receive, send)
         elif shown:
             await self._sign_in(scope, caller)(scope, receive, send)
         else:
@@ -86,15 +86,15 @@ class ViewerMount:
         keys = self._get_keyring()
         if keys is None:
             return ANONYMOUS, False
-        _, ours = split_request_headers(scope["headers"], forward_api_key=False)
+        _, proxy_headers = split_request_headers(scope["headers"], forward_api_key=False)
         token = _extract_token(scope)
         if token is not None and scope["method"] in ("GET", "HEAD"):
             return keys.find(token.encode()), True
-        if key := extract_api_key(ours):
+        if key := extract_api_key(proxy_headers):
             return keys.find(key), False
-        return self._caller_from_cookie(ours.get(b"cookie", b"").decode("latin-1")), False
+        return self._find_by_cookie(proxy_headers.get(b"cookie", b"").decode("latin-1")), False
 
-    def _caller_from_cookie(self, cookie_header: str) -> Caller | None:
+    def _find_by_cookie(self, cookie_header: str) -> Caller | None:
         """Return the client of a cookie; None if the cookie is missing, not valid or expired."""
         try:
             found = SimpleCookie(cookie_header).get(COOKIE_NAME)
@@ -105,35 +105,40 @@ class ViewerMount:
         held = None if keys is None else keys.find_by_name(name)
         if found is None or held is None or not rest.isascii() or not rest.isdigit() or len(rest) > 12:
             return None
-        sealed = hmac.compare_digest(
+        is_signed = hmac.compare_digest(
             self._sign_cookie(name, int(rest), held[0]).encode(), found.value.encode()
         )
-        return held[1] if sealed and time.time() < int(rest) else None
+        return held[1] if is_signed and time.time() < int(rest) else None
 
     def _sign_cookie(self, name: str, expires_at: int, digest: bytes) -> str:
         text = f"{name}~{expires_at}"
-        seal = hmac.new(self._secret, digest + text.encode(), hashlib.sha256).hexdigest()
-        return f"{text}.{seal}"
+        signature = hmac.new(self._secret, digest + text.encode(), hashlib.sha256).hexdigest()
+        return f"{text}.{signature}"
 
     def _sign_in(self, scope: Scope, caller: Caller) -> Response:
         """Set a cookie with the key's name and redirect to the URL without the key."""
         keys = self._get_keyring()
         held = None if keys is None else keys.find_by_name(caller.name)
-        rest = [(k, v) for k, v in parse_qsl(_query_string(scope), keep_blank_values=True) if k != "token"]
+        rest = [(k, v) for k, v in parse_qsl(_decode_query(scope), keep_blank_values=True) if k != "token"]
         # Only the path below the prefix: a location that begins with two slashes names another host.
         path = PREFIX + "/" + scope["path"].removeprefix(PREFIX).lstrip("/")
-        answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
+        response = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
         if held is not None:
-            most = int(self._options.session_lifetime_s)
-            value = self._sign_cookie(caller.name, int(time.time()) + most, held[0])
-            secure = scope.get("scheme") == "https"
-            answer.set_cookie(
-                COOKIE_NAME, value, max_age=most, path=PREFIX, secure=secure, httponly=True, samesite="strict"
+            max_age = int(self._options.session_lifetime_s)
+            value = self._sign_cookie(caller.name, int(time.time()) + max_age, held[0])
+            response.set_cookie(
+                COOKIE_NAME,
+                value,
+                max_age=max_age,
+                path=PREFIX,
+                secure=scope.get("scheme") == "https",
+                httponly=True,
+                samesite="strict",
             )
-        return answer
+        return response
 
     def _create_viewer(self, tenant: str) -> Starlette:
-        """Create a tenant's viewer at its first request; without a viewer a worker needs no SQLAlchemy."""
+        """Create a tenant's viewer at its first request, so that other workers do not import SQLAlchemy."""
         from agentguard.store.store import Store
         from agentguard_server.viewer.app import build_app
         from agentguard_server.viewer.settings import ViewerSettings
@@ -147,8 +152,8 @@ class ViewerMount:
         )
         if self._store is None:
             self._store = Store.open(self._store_url, connect=False)
-        made = self._viewers[tenant] = build_app(self._store, settings)
-        return made
+        viewer = self._viewers[tenant] = build_app(self._store, settings)
+        return viewer
 
     def _to_viewer_scope(self, scope: Scope) -> Scope:
         """Return the scope for the viewer: with the viewer's token, without the client's credentials."""
@@ -183,11 +188,12 @@ def _is_allowed(caller: Caller, method: str) -> bool:
 
 def _extract_token(scope: Scope) -> str | None:
     try:
-        return dict(parse_qsl(_query_string(scope), keep_blank_values=True, max_num_fields=100)).get("token")
+        return dict(parse_qsl(_decode_query(scope), keep_blank_values=True, max_num_fields=100)).get("token")
     except ValueError:
         return None
 
 
-def _query_string(scope: Scope) -> str:
+def _decode_query(scope: Scope) -> str:
+
     found: bytes = scope.get("query_string") or b""
     return found.decode("latin-1")
