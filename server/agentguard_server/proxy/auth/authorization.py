@@ -1,8 +1,8 @@
 """Authorisation of requests: deny by default, before any other part of a request is processed.
 
 An API key gives a client its tenant, scopes and limits. The proxy stores only SHA-256 hashes of keys.
-Generated keys hold 256 random bits, so a slow hash would add no security. A lookup by hash leaks no useful
-timing: to choose the hash, an attacker would need a preimage.
+Generated keys have 256 random bits, so a slow hash would add no security. The time of a lookup by hash
+reveals nothing useful: to choose the hash, an attacker would need a preimage.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ _MAX_CACHED_VALUES: Final = 256
 
 
 class Caller:
-    """Client of one API key; each worker has one per key.
+    """Client of one API key, in one worker.
 
     Args:
         options: options of the key; None for an anonymous client.
         limits: limits of the key and of its tenant.
 
     Attributes:
+        name: name of the key; empty for an anonymous client.
+        tenant: tenant of the key; empty for an anonymous client.
+        scopes: scopes of the key; an anonymous client has all.
+        in_flight: number of accepted requests in flight.
         is_metered: True if a limit counts the tokens that requests use.
         has_budget: True if the key or its tenant has a budget.
     """
@@ -64,7 +68,7 @@ class Caller:
             now: time in seconds, of a clock that all workers share.
 
         Raises:
-            ProxyError: 429 if a limit is reached; nothing is counted then.
+            ProxyError: 429 if a limit is reached. The request is then not counted.
         """
         acquired = 0
         try:
@@ -88,7 +92,7 @@ class Caller:
             limit.release_slot()
 
     def charge(self, now: float, usage: Usage) -> None:
-        """Count the tokens that a request used, and their cost."""
+        """Count the tokens of a request, and their cost, at clock time ``now``."""
         for limit in self._limits:
             limit.charge(now, usage)
 
@@ -170,8 +174,8 @@ def authorize(
     """Return the client of a request if the client may send it.
 
     Raises:
-        ProxyError: 401 without a known key; 403 if the key lacks the scope; 403 for a request of a web site
-            if no keys are configured.
+        ProxyError: 401 without a known key; 403 if the key does not have the scope; 403 for a request from a
+            web site if no keys are configured.
     """
     if keyring is None:
         if not allow_unauthenticated:
@@ -182,13 +186,13 @@ def authorize(
         raise ProxyError(
             401, "invalid_api_key", "an API key of this proxy is required: Authorization: Bearer ag-…"
         )
-    needed = _required_scope(method, route)
-    if needed not in caller.scopes and not (needed == "read" and "admin" in caller.scopes):
-        raise ProxyError(403, "insufficient_scope", f"this key lacks the scope {needed}")
+    scope = _select_scope(method, route)
+    if scope not in caller.scopes and not (scope == "read" and "admin" in caller.scopes):
+        raise ProxyError(403, "insufficient_scope", f"this key does not have the scope {scope}")
     return caller
 
 
-def _required_scope(method: str, route: Route) -> Scope:
+def _select_scope(method: str, route: Route) -> Scope:
     if route.kind != "admin" or route.api == "guardrail":
         return "call"
     return "read" if method in _READ_METHODS else "admin"
@@ -197,7 +201,8 @@ def _required_scope(method: str, route: Route) -> Scope:
 def _require_local_site(headers: HeaderPairs) -> None:
     """Check that a request without a key was sent to a local name, and not by a web site in a browser.
 
-    A site can point its domain name at 127.0.0.1 (DNS rebinding), and can send forms to any address.
+    The owner of a site can set its DNS record to 127.0.0.1 (DNS rebinding), and a page can send forms to any
+    address.
     """
     for name, value in headers:
         if name not in _SITE_HEADERS:
@@ -209,7 +214,7 @@ def _require_local_site(headers: HeaderPairs) -> None:
             raise ProxyError(
                 403,
                 "foreign_site",
-                "without API keys, the proxy serves only this machine, under its own name",
+                "without API keys, the proxy serves only requests to a local name of this machine",
             )
 
 

@@ -17,7 +17,7 @@ _NO_RETRY: Final = -1.0
 
 
 class ClientLimit:
-    """Limits on one row of the shared counters.
+    """Limits of one key or tenant, on its row of the shared counters.
 
     Args:
         limits: configured limits.
@@ -95,7 +95,7 @@ class ClientLimit:
             self._row.requests.add(now, self._requests_per_minute)
 
     def charge(self, now: float, usage: Usage) -> None:
-        """Count the tokens that a request used, and their cost."""
+        """Count the tokens of a request, and their cost, at clock time ``now``."""
         if self._tokens_per_minute is not None:
             tokens = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
             self._row.tokens.add(now, self._tokens_per_minute, tokens)
@@ -106,7 +106,7 @@ class ClientLimit:
 def create_limits(
     subject: str, limits: ClientLimits, counters: SharedCounters, spending: SpendingLedger | None
 ) -> tuple[ClientLimit, ...]:
-    """Return the limits of a key or tenant; none if nothing is limited."""
+    """Return the limits of a key or tenant as a tuple of one, or an empty tuple if nothing is limited."""
     if limits == ClientLimits():
         return ()
     row = counters.find_or_create(subject.encode())

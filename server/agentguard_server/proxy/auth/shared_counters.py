@@ -1,13 +1,14 @@
 """Counters of rate limits in memory that all workers of a machine share.
 
-Each worker maps a file in the workers' folder. The file has a row per key and per tenant: the times at which
-its request and token rates are paid off, and for each worker the number of its requests in flight. A worker
-writes only its own number and reads the numbers of all workers, so no request takes a lock.
+Each worker maps a file in the workers' folder. The file has a row per key and per tenant. A row has the
+theoretical arrival times of the request rate and the token rate, and for each worker the number of its
+requests in flight. A worker writes only its own number and reads the numbers of all workers, so no request
+takes a lock.
 
 * The number of concurrent requests never exceeds the limit: a worker counts its request before it compares.
-  Of two simultaneous requests for the last place both may be rejected.
+  If two requests arrive at once below the limit by one, both may be rejected.
 * A rate is one number, read and then written: the generic cell rate algorithm (ITU-T I.371), which
-  admits the same requests as a token bucket. Of two requests at two workers within the same microsecond one
+  admits the same requests as a token bucket. Of two requests at two workers within the same microsecond, one
   may not be counted. If a worker is suspended in that microsecond, its later write discards the counts of
   other workers in between.
 
@@ -36,7 +37,7 @@ _TOLERANCE_S: Final = 1e-6
 
 
 class SharedCounters:
-    """Rows of all keys and tenants in the shared memory.
+    """Rows of all keys and tenants in shared memory.
 
     Args:
         folder: folder that the workers share; None for a single worker.
@@ -45,11 +46,8 @@ class SharedCounters:
     """
 
     def __init__(self, folder: Path | None = None, *, worker: int = 0, workers: int = 1) -> None:
-        self._path, self._worker, self._workers = (
-            None if folder is None else folder / "quotas",
-            worker,
-            workers,
-        )
+        self._path = None if folder is None else folder / "quotas"
+        self._worker, self._workers = worker, workers
         self._stride = _HEADER_CELLS + workers
         self._counts, self._times = _map_cells(self._path, _MAX_ROWS * self._stride)
         self._own_rows: dict[int, CounterRow] = {}
@@ -135,7 +133,7 @@ class CounterRow:
 
 
 class RateCounter:
-    """Rate of one minute: the time at which the counted amounts are paid off.
+    """Rate per minute: the theoretical arrival time of the generic cell rate algorithm.
 
     All workers must use the same clock, in seconds.
     """
@@ -151,7 +149,7 @@ class RateCounter:
         return early if early > _TOLERANCE_S else 0.0
 
     def add(self, now: float, per_minute: int, amount: float = 1.0) -> None:
-        """Count an amount, which may exceed the present allowance; later units then wait longer."""
+        """Count an amount, which may exceed the current allowance; later units then wait longer."""
         self._times[self._cell] = max(self._times[self._cell], now) + amount * _WINDOW_S / per_minute
 
 
@@ -159,12 +157,12 @@ def _map_cells(path: Path | None, cells: int) -> tuple[memoryview[int], memoryvi
     """Map a file, or memory of this process, as integers and as floats."""
     size = cells * _CELL_BYTES
     if path is None:
-        whole = memoryview(bytearray(size))
+        cells_view = memoryview(bytearray(size))
     else:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(file, size)
-            whole = memoryview(mmap.mmap(file, size))
+            cells_view = memoryview(mmap.mmap(file, size))
         finally:
             os.close(file)
-    return whole.cast("q"), whole.cast("d")
+    return cells_view.cast("q"), cells_view.cast("d")

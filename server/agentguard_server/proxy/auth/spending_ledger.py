@@ -51,12 +51,8 @@ class SpendingLedger:
         wall_clock: Callable[[], float] = time.time,
         sync_interval_s: float = _SYNC_INTERVAL_S,
     ) -> None:
-        self._database, self._wall_clock, self._sync_interval_s = (
-            Database(address),
-            wall_clock,
-            sync_interval_s,
-        )
-        self._address = address
+        self._database, self._address = Database(address), address
+        self._wall_clock, self._sync_interval_s = wall_clock, sync_interval_s
         self._totals: dict[_Account, float] = {}
         self._new: dict[_Account, float] = {}
         self._lock = threading.Lock()

@@ -40,7 +40,7 @@ class SharedHealthHints:
     Args:
         store: database; open it with ``connect=False``.
         poll_interval_s: seconds between two polls.
-        conversation_ttl_s: seconds after its last request after which the thread deletes a conversation.
+        conversation_ttl_s: seconds from the last request of a conversation until the thread deletes it.
         machine: unique name of this process; by default host name and a random suffix.
 
     Attributes:
@@ -55,13 +55,10 @@ class SharedHealthHints:
         conversation_ttl_s: float = 86_400.0,
         machine: str = "",
     ) -> None:
-        self._store, self._poll_interval_s, self._conversation_ttl_s = (
-            store,
-            poll_interval_s,
-            conversation_ttl_s,
-        )
+        self._store, self._poll_interval_s = store, poll_interval_s
+        self._conversation_ttl_s = conversation_ttl_s
         self.machine = machine or f"{socket.gethostname()[:60]}-{secrets.token_hex(6)}"
-        # The sequence starts at the time, so that a restarted process of the same name continues above it.
+        # The sequence starts at the current time, so that a restarted process of the same name continues it.
         self._sequence = itertools.count(time.time_ns() // 1_000_000)
         self._last_numbers: dict[tuple[str, str], int] = {}
         self._callbacks: list[HintCallback] = []

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard.errors import ConfigError
-from agentguard_server.proxy.cluster.effects import EffectReplicator
+from agentguard_server.proxy.cluster.conversation_store import SharedConversationStore
+from agentguard_server.proxy.cluster.effect_replicator import EffectReplicator
 from agentguard_server.proxy.cluster.health_hints import SharedHealthHints
-from agentguard_server.proxy.cluster.session_store import SharedConversationStore
 from agentguard_server.proxy.config.schema import ClusterOptions
 from agentguard_server.proxy.telemetry.metrics import MetricSample
 
@@ -47,7 +47,7 @@ class ClusterServices:
         address = options.store or fallback_url or os.environ.get(ENVIRONMENT_VARIABLE)
         if not address:
             raise ConfigError(
-                f"cluster.store: name a database, or one in capture.store or {ENVIRONMENT_VARIABLE}"
+                f"cluster.store: give a database here, in capture.store or in {ENVIRONMENT_VARIABLE}"
             )
         self.store: Store = Store.open(
             address, connect=False, options=StoreOptions(lock_timeout_s=options.lookup_timeout_s)

@@ -74,7 +74,7 @@ class _TenantAcceptances:
 class ConversationStore(Protocol):
     """Store of conversations that workers share.
 
-    Implemented by `agentguard_server.proxy.cluster.session_store.SharedConversationStore`.
+    Implemented by `agentguard_server.proxy.cluster.conversation_store.SharedConversationStore`.
     """
 
     def save(

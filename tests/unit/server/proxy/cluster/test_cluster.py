@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from agentguard_server.proxy.cluster.services import ClusterServices
-from agentguard_server.proxy.cluster.session_store import SharedConversationStore
+from agentguard_server.proxy.cluster.conversation_store import SharedConversationStore
 from agentguard_server.proxy.config.schema import ClusterOptions
 
 from agentguard.backends.health.peer_hints import MAX_HINT_S, Hint

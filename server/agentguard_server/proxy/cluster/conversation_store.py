@@ -19,7 +19,7 @@ from agentguard.store.db.tables import SESSIONS
 if TYPE_CHECKING:
     from agentguard.recover.effect_store import EffectStore
     from agentguard.store.store import Store
-    from agentguard_server.proxy.cluster.effects import EffectReplicator
+    from agentguard_server.proxy.cluster.effect_replicator import EffectReplicator
 
 _LOG = logging.getLogger(__name__)
 _MAX_THREADS: Final = 2
@@ -49,11 +49,8 @@ class SharedConversationStore:
         lookup_timeout_s: float = 0.25,
         effect_replicator: EffectReplicator | None = None,
     ) -> None:
-        self._store, self._lookup_timeout_s, self._effect_replicator = (
-            store,
-            lookup_timeout_s,
-            effect_replicator,
-        )
+        self._store, self._lookup_timeout_s = store, lookup_timeout_s
+        self._effect_replicator = effect_replicator
         self._executor = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="agentguard-sessions")
         self._pending = 0
         self._paused_until = float("-inf")
@@ -75,8 +72,7 @@ class SharedConversationStore:
         links, items = state.get("chain"), state.get("items")
         if items is not None and links:  # store new items once, not once per key
             state = {name: value for name, value in state.items() if name != "items"}
-            said = SessionRow(key=links[-1], tenant=tenant, run_id=run, data={"items": items})
-            self._store.write(said)
+            self._store.write(SessionRow(key=links[-1], tenant=tenant, run_id=run, data={"items": items}))
         for key in list(keys)[:_MAX_KEYS]:
             self._store.write(
                 SessionRow(key=key.hex(), tenant=tenant, run_id=run, version=version, data=state)
@@ -104,11 +100,11 @@ class SharedConversationStore:
             return None
         self._pending += 1
         names = [key.hex() for key in keys[:_MAX_KEYS]]
-        asked = asyncio.get_running_loop().run_in_executor(self._executor, self._look_up, names, tenant)
-        asked.add_done_callback(self._finish_lookup)
+        lookup = asyncio.get_running_loop().run_in_executor(self._executor, self._look_up, names, tenant)
+        lookup.add_done_callback(self._finish_lookup)
         try:
             async with asyncio.timeout(self._lookup_timeout_s):
-                return await asyncio.shield(asked)
+                return await asyncio.shield(lookup)
         except TimeoutError:
             self._paused_until = now + _PAUSE_AFTER_ERROR_S
             self.missed_lookups += 1
@@ -141,13 +137,10 @@ class SharedConversationStore:
             if history is None:
                 return None
             data = {**data, "history": history}
-        if self._effect_replicator is not None and (where := data.get("effects")):
-            data = {
-                **data,
-                "known": self._effect_replicator.load_done_effects(
-                    (str(where[0]), str(where[1])), tenant=tenant
-                ),
-            }
+        if self._effect_replicator is not None and (location := data.get("effects")):
+            run, branch = map(str, location)
+            effects = self._effect_replicator.load_done_effects((run, branch), tenant=tenant)
+            data = {**data, "known": effects}
         return data
 
     def _load_history(self, links: Sequence[str], tenant: str) -> list[Any] | None:

@@ -1,8 +1,8 @@
-"""Effect ledger that several proxies share, so that no proxy repeats a side effect that another has seen.
+"""Replication of effects between proxies, so that no proxy repeats a side effect that another has recorded.
 
 A thread writes an effect when its result is known; requests do not wait for it. Another proxy that
 continues the run reads the effects before it calls the model. A call without a known result needs no shared
-claim: the next request carries the call in its history.
+claim, because the history of the next request has the call.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class EffectReplicator:
         store: store of the effects; open it with ``connect=False``.
 
     Attributes:
-        dropped: number of effects that were not written, since the database was unavailable, rejected the
-            effect, or the queue was full.
+        dropped: number of effects that were not written. The database was unavailable or rejected the effect,
+            or the queue was full.
     """
 
     def __init__(self, store: Store) -> None:
@@ -58,18 +58,21 @@ class EffectReplicator:
         """Return the effect store of a new run."""
         return ReplicatedEffectStore(self, run, tenant)
 
-    def generate_line_id(self) -> str:
+    def generate_branch_id(self) -> str:
         """Return a random branch ID, since other runs may have the same run ID."""
         return f"{SHARED_BRANCH_PREFIX}{self._id_generator.getrandbits(96):024x}"
 
     def load_done_effects(self, location: tuple[str, str], *, tenant: str) -> tuple[Effect, ...]:
-        """Return the completed effects of a run. Waits for the database; raises StoreError."""
-        run, line = location
-        found = SqlEffectStore(self._store, run, tenant=tenant, branch=line).effects()
-        return tuple(effect for effect in found if effect.is_done)
+        """Return the completed effects of a run, by its run and branch ID. Waits for the database.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        effects = self.open_sql_store(location, tenant=tenant).effects()
+        return tuple(effect for effect in effects if effect.is_done)
 
     def open_sql_store(self, location: tuple[str, str], *, tenant: str) -> SqlEffectStore:
-        """Return the effect store in the database."""
+        """Return the effect store of a run in the database, by its run and branch ID."""
         return SqlEffectStore(self._store, location[0], tenant=tenant, branch=location[1])
 
     def enqueue(self, effect_store: ReplicatedEffectStore, effect: Effect) -> None:
@@ -157,7 +160,7 @@ class ReplicatedEffectStore(InMemoryEffectStore):
         if not effect.is_done and effect.id not in self._published:
             return  # other proxies do not know this call, and it did not complete
         if self.location is None:
-            self.location = (self._run, self._replicator.generate_line_id())
+            self.location = (self._run, self._replicator.generate_branch_id())
         self._published.add(effect.id)
         self._replicator.enqueue(self, _truncate(effect))
 
