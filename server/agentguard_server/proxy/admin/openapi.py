@@ -101,7 +101,9 @@ def _build_operation(endpoint: AdminEndpoint) -> dict[str, Any]:
     if endpoint.required_scope:
         made["security"] = [{"key": []}]
         made["responses"]["401"] = {"description": "the key is missing or unknown"}
-        made["responses"]["403"] = {"description": f"the key does not have the scope {endpoint.required_scope}"}
+        made["responses"]["403"] = {
+            "description": f"the key does not have the scope {endpoint.required_scope}"
+        }
     return made
 
 
