@@ -27,8 +27,9 @@ _MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 class RunBundleWriter:
     """Buffer of the exchanges of open runs, and writer of their bundles. Thread-safe.
 
-    The buffer is bounded: the runs that were idle for the longest time leave it first. Their bundles, and
-    those of runs with an inline guard, have the steps of the run in place of the exchanges.
+    The buffer is bounded: above the bound, the writer discards the exchanges of the run that was idle for the
+    longest time. The bundle of such a run, and of a run with an inline guard, has the steps of the run in
+    place of the exchanges.
 
     Args:
         folder: folder for the bundles; it is created with access for the owner only.

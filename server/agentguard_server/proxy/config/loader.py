@@ -28,15 +28,15 @@ class ConfigLoader:
         """Read and validate the configuration. Raises ConfigError that lists every invalid field."""
         if self.file is None:
             return ProxySettings.parse(dict(self.overrides), source="the command line")
-        found = load_yaml(self.file)
-        if not isinstance(found, dict):
+        document = load_yaml(self.file)
+        if not isinstance(document, dict):
             raise ConfigError(f"{self.file}: expected a mapping of sections")
-        guard = found.get("guard")
+        guard = document.get("guard")
         if isinstance(guard, str):
             guard = {"policy": guard}
         if isinstance(guard, dict) and isinstance(guard.get("policy"), str):
-            found["guard"] = {**guard, "policy": str(self.file.parent / guard["policy"])}
-        return ProxySettings.parse(merge_sections(found, self.overrides), source=str(self.file))
+            document["guard"] = {**guard, "policy": str(self.file.parent / guard["policy"])}
+        return ProxySettings.parse(merge_sections(document, self.overrides), source=str(self.file))
 
 
 def merge_sections(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -172,8 +172,8 @@ class ClientLimits(_ConfigSection):
 
     Attributes:
         requests_per_minute: rate of requests; also the largest burst, after a minute without requests.
-        tokens_per_minute: rate of input and output tokens. A request counts when its response ends. Requests
-            in flight can therefore exceed the rate; later requests then wait longer.
+        tokens_per_minute: rate of input and output tokens. The tokens of a request count when its response
+            ends. Requests in flight can therefore exceed the rate; later requests then wait longer.
         max_concurrent: number of requests in flight.
         budget: spending budget.
     """
@@ -236,10 +236,12 @@ class ProxySettings(_ConfigSection):
             raise ValueError(
                 "an empty list accepts no client: remove the list to accept all clients, or create a key"
             )
-        for what in ("name", "hash"):
-            given = [getattr(key, what) for key in keys or ()]
-            if len(set(given)) != len(given):
-                raise ValueError(f"two keys have the same {what}")
+        for field, values in (
+            ("name", [key.name for key in keys or ()]),
+            ("hash", [key.hash for key in keys or ()]),
+        ):
+            if len(set(values)) != len(values):
+                raise ValueError(f"two keys have the same {field}")
         return keys
 
     @model_validator(mode="after")

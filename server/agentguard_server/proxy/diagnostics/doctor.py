@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Generator, Iterator
 from email.utils import parsedate_to_datetime
@@ -87,7 +88,7 @@ def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
             area="proxy",
             what="keys",
             condition="note",
-            found="none: every client that reaches the port is accepted",
+            found="none: the proxy accepts every client that can connect",
             remedy="create one: agentguard serve --new-key NAME",
         )
     else:
@@ -108,7 +109,7 @@ def _check_certificate(settings: ProxySettings) -> Iterator[CheckResult]:
             what="listen.tls",
             condition="wrong",
             found=str(error),
-            remedy="name a certificate and its key, both PEM, readable by this user",
+            remedy="configure a certificate and its key, both PEM, readable by this user",
         )
     else:
         yield CheckResult(area="proxy", what="listen.tls", condition="ok", found=str(options.cert_file))
@@ -121,7 +122,7 @@ def _check_guard(settings: ProxySettings) -> Generator[CheckResult, None, Policy
     try:
         policy = settings.guard.load_policy() if settings.guard else None
         if policy is None:
-            yield CheckResult(area="proxy", what="guard", condition="note", found="none: a plain gateway")
+            yield CheckResult(area="proxy", what="guard", condition="note", found="none: no guard")
             return None
         Guard.from_policy(policy)
     except AgentGuardError as error:
@@ -160,7 +161,7 @@ def _check_collector(settings: ProxySettings) -> Iterator[CheckResult]:
         return
     if target is not None:
         yield CheckResult(
-            area="proxy", what="tracing", condition="ok", found=f"go to {target.host}; not asked"
+            area="proxy", what="tracing", condition="ok", found=f"spans go to {target.host}; not checked"
         )
 
 
@@ -171,7 +172,7 @@ def _check_replicas(settings: ProxySettings, context: CheckContext) -> Iterator[
             area="backends",
             what=f"{len(replicas)} replicas",
             condition="note",
-            found="not asked",
+            found="not checked",
             remedy="run without --no-network",
         )
         return
@@ -208,7 +209,7 @@ async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[Chec
     finally:
         await backend.aclose()
     if not isinstance(answer, Response):
-        return [line("wrong", "the endpoint streams instead of a list of models", "correct its url")]
+        return [line("wrong", "the endpoint sent a stream instead of a list of models", "correct its url")]
     seconds = time.monotonic() - began
     return [*_check_models(replica, answer, seconds), *_check_clock(replica, answer)]
 
@@ -234,8 +235,8 @@ def _describe_upstream_error(replica: ReplicaOptions, error: BackendError) -> Ch
 
 def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -> Iterator[CheckResult]:
     try:
-        held: Any = orjson.loads(response.body)
-        names = {str(one["id"]) for one in held["data"]}
+        document: Any = orjson.loads(response.body)
+        names = {str(one["id"]) for one in document["data"]}
     except (ValueError, KeyError, TypeError):
         yield CheckResult(
             area="backends",
@@ -245,8 +246,8 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
             remedy="url must end with /v1",
         )
         return
-    wanted = {served for served in replica.models.values() if served != ANY_MODEL}
-    missing = sorted(wanted - names)
+    configured = {served for served in replica.models.values() if served != ANY_MODEL}
+    missing = sorted(configured - names)
     if missing:
         yield CheckResult(
             area="backends",
@@ -265,18 +266,16 @@ def _check_models(replica: ReplicaOptions, response: Response, seconds: float) -
 
 
 def _check_clock(replica: ReplicaOptions, response: Response) -> Iterator[CheckResult]:
-    told = next((value for name, value in response.headers if name == b"date"), None)
-    try:
-        skew = (
-            None if told is None else parsedate_to_datetime(told.decode("latin-1")).timestamp() - time.time()
-        )
-    except (ValueError, TypeError):
-        skew = None
+    date = next((value for name, value in response.headers if name == b"date"), None)
+    skew = None
+    if date is not None:
+        with contextlib.suppress(ValueError, TypeError):
+            skew = parsedate_to_datetime(date.decode("latin-1")).timestamp() - time.time()
     if skew is not None and abs(skew) > _MAX_CLOCK_SKEW_S:
         yield CheckResult(
             area="backends",
             what=f"{replica.name}: clock",
             condition="wrong",
-            found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
+            found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the clock of this machine",
             remedy="synchronise both clocks (NTP)",
         )

@@ -13,33 +13,33 @@ ROUTES = (
     "/v1/models (GET): from the configuration if it names all models, else forwarded",
     "/v1/… with any other path or method: forwarded unchanged",
     "/healthz, /readyz: without a key",
-    "other paths: state, metrics and administration, by scope",
+    "other paths: status, metrics and administration, by scope",
 )
 
 
 def describe_configuration(settings: ProxySettings) -> list[str]:
-    """Return the explanation as lines. The function creates all configured components to find errors.
+    """Return the explanation as lines. Create all configured components, so that errors are found.
 
     Raises:
         ConfigError: a component cannot be created.
     """
     listen, limits = settings.listen, settings.limits
     keys = settings.keys
-    assembly = Bootstrap(settings)
+    bootstrap = Bootstrap(settings)
     if listen.tls is not None:
         TlsListener(listen.tls)
     return [
-        f"listen: {listen.host}:{listen.port}, {format_quantity(listen.workers, 'worker')}, grace {listen.shutdown_timeout_s:g} s",  # noqa: E501
+        f"listen: {listen.host}:{listen.port}, {format_quantity(listen.workers, 'worker')}, shutdown timeout {listen.shutdown_timeout_s:g} s",  # noqa: E501
         _describe_tls(listen.tls),
         f"limits: head {limits.max_header_bytes:,} bytes in {limits.header_timeout_s:g} s, body {limits.max_body_bytes:,} bytes "  # noqa: E501
-        f"in {limits.body_timeout_s:g} s, an answer is read within {limits.write_timeout_s:g} s",
+        f"in {limits.body_timeout_s:g} s, pending response data read in {limits.write_timeout_s:g} s",
         "keys: none, every client that reaches the address is accepted"
         if keys is None
         else "keys: " + ", ".join(f"{key.name} ({', '.join(key.scopes)})" for key in keys),
         "routes:",
         *(f"  {line}" for line in ROUTES),
         "backends:",
-        *(f"  {line}" for line in assembly.pool.explain()),
+        *(f"  {line}" for line in bootstrap.pool.explain()),
         *_describe_guard(settings.guard),
     ]
 
@@ -47,7 +47,7 @@ def describe_configuration(settings: ProxySettings) -> list[str]:
 def _describe_tls(tls: TlsOptions | None) -> str:
     if tls is None:
         return "tls: off, plain HTTP"
-    clients = "" if tls.client_ca_file is None else f", clients need a certificate of {tls.client_ca_file}"
+    clients = "" if tls.client_ca_file is None else f", client certificates of {tls.client_ca_file} required"
     return f"tls: {tls.min_version} or newer, certificate {tls.cert_file}{clients}"
 
 
@@ -64,5 +64,5 @@ def _describe_guard(guard: GuardOptions | None) -> list[str]:
     return [
         f"guard: stream_mode {guard.stream_mode}, mode {guard.mode}",
         f"  detectors: {detectors}" + (f", without {', '.join(off)}" if off else ""),
-        f"  recoveries: {policy.recover.on_fail or 'the usual ladder'}; budgets {policy.budgets}",
+        f"  recoveries: {policy.recover.on_fail or 'the default escalation'}; budgets {policy.budgets}",
     ]

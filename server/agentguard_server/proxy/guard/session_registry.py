@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from agentguard.detect.base import Finding
@@ -63,32 +64,28 @@ class SessionRegistry:
             self._used_at.pop(key, None)
 
     def list_summaries(self, tenant: str | None = None, *, limit: int = 100) -> list[dict[str, Any]]:
-        """Return summaries of a tenant's runs, or of all runs for None; the last used first."""
-        made: list[dict[str, Any]] = []
-        for of, session in self._iter_sessions(tenant):
-            if len(made) == limit:
-                break
-            made.append(self._summarize(of, session))
-        return made
+        """Return summaries of a tenant's runs, or of all runs for None; the most recently used first."""
+        sessions = islice(self._iter_sessions(tenant), limit)
+        return [self._summarize(owner, session) for owner, session in sessions]
 
     def list_recent(self, *, tenant_limit: int, limit: int) -> list[dict[str, Any]]:
-        """Return summaries of the last used runs: ``tenant_limit`` per tenant, ``limit`` in total."""
-        made: list[dict[str, Any]] = []
-        count = Counter[str]()
-        for of, session in self._iter_sessions(None):
-            count[of] += 1
-            if count[of] <= tenant_limit:
-                made.append(self._summarize(of, session))
-                if len(made) == limit:
+        """Return the most recently used runs: at most ``tenant_limit`` per tenant, ``limit`` in total."""
+        summaries: list[dict[str, Any]] = []
+        counts = Counter[str]()
+        for owner, session in self._iter_sessions(None):
+            counts[owner] += 1
+            if counts[owner] <= tenant_limit:
+                summaries.append(self._summarize(owner, session))
+                if len(summaries) == limit:
                     break
-        return made
+        return summaries
 
     def describe(self, id: str, tenant: str | None = None) -> dict[str, Any] | None:
         """Return a run with its steps, findings and recoveries; None if this worker does not have it."""
-        for of, session in self._iter_sessions(tenant):
+        for owner, session in self._iter_sessions(tenant):
             if session.id == id:
                 return {
-                    **self._summarize(of, session),
+                    **self._summarize(owner, session),
                     "steps": [
                         {
                             "index": step.index,
@@ -111,26 +108,26 @@ class SessionRegistry:
             "length": len(session),
             "ended": session.has_ended,
             "stopped": session.stop_reason,
-            "codes": list_codes(session.findings),
-            "recoveries": count_outcomes(session.recoveries),
+            "codes": _list_codes(session.findings),
+            "recoveries": _count_outcomes(session.recoveries),
             "failures": len(session.failures),
             "guard_s": round(session.overhead_s, 6),
         }
 
     def _iter_sessions(self, tenant: str | None) -> Iterator[tuple[str, Session]]:
         with self._lock:
-            held = list(reversed(self._sessions.items()))
-        for (of, _), session in held:
-            if tenant is None or of == tenant:
-                yield of, session
+            sessions = list(reversed(self._sessions.items()))
+        for (owner, _), session in sessions:
+            if tenant is None or owner == tenant:
+                yield owner, session
 
 
-def list_codes(findings: list[Finding]) -> list[str]:
+def _list_codes(findings: list[Finding]) -> list[str]:
     """Return the first code of each finding, or its detector without a code; each once, in order."""
     return list(dict.fromkeys(one.codes[0] if one.codes else one.detector for one in findings))
 
 
-def count_outcomes(recoveries: Iterable[Recovery]) -> dict[str, int]:
+def _count_outcomes(recoveries: Iterable[Recovery]) -> dict[str, int]:
     """Return the number of recoveries by outcome; all outcomes are present."""
     counts = Counter(one.outcome for one in recoveries)
     return {outcome.value: counts[outcome] for outcome in RecoveryOutcome}
