@@ -10,12 +10,12 @@ _GC_THRESHOLD: Final = 20_000
 
 
 def tune_garbage_collector(threshold: int = _GC_THRESHOLD) -> None:
-    """Collect garbage less often, and exempt the objects of the start, which stay alive.
+    """Collect garbage less often, and exclude the objects that exist now, since the process keeps them.
 
     Args:
         threshold: number of new objects between two collections.
     """
     gc.collect()
     gc.freeze()
-    gc.enable()  # the command may have disabled it for the start
+    gc.enable()  # the command may have disabled it during the imports
     gc.set_threshold(threshold, 10, 5)  # at most 50 thresholds of objects in cycles remain uncollected

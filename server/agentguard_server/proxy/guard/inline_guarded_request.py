@@ -73,7 +73,8 @@ class InlineGuardedRequest:
 
     @property
     def local_response(self) -> Response | None:
-        """Return the guard's own response if the guard stopped the run before the model call, else None."""
+        """Return the guard's own response; None unless the guard stopped the run before the model call."""
+
         return self._local_response
 
     @property
@@ -194,8 +195,8 @@ class AsyncStreamBuffer:
 
     async def finish(self, call_model: ModelCaller) -> tuple[bytes, bool]:
         """Judge the current response after its end; see `StreamBuffer.finish`."""
-        of = self._owner
-        exchange = of._guarded
+        owner = self._owner
+        exchange = owner._guarded
         if exchange.is_dropped:
             return self._buffer.flush(), False
         try:
@@ -203,13 +204,13 @@ class AsyncStreamBuffer:
                 self._buffer.finish(), lambda body: call_model(body, False)
             )
             if decision == "again":
-                of._body = exchange.encoded_body
+                owner._body = exchange.encoded_body
             return data, decision == "again"
         except (EOFError, ResilienceError):
             raise
         except Exception as error:  # as in `judge`
             exchange.discard()
-            if of._handle_guard_error(error) is None:
+            if owner._handle_guard_error(error) is None:
                 return self._buffer.flush(), False
             return self._buffer.build_error_event("the guard failed"), False
 

@@ -2,9 +2,9 @@
 
 * The head of a request must arrive in time and within its size limit.
 * A client must read its responses; every wait has a timeout.
-* If a request is rejected before its body is read, the server reads on for a moment, so that the client
+* If a request is rejected before its body is read, the server continues to read for 1 s, so that the client
   receives the error. Then it closes the connection (RFC 9112, 9.6).
-* Pipelined requests wait for the response to the earlier one; meanwhile the server stops reading.
+* A pipelined request waits for the response to the earlier one. The server reads nothing in this time.
 * The parser, llhttp, is strict: it rejects two lengths, a length beside chunks, a bare LF and a folded line.
 
 uvicorn accepts and closes the connections. Its own protocol has none of these limits, creates several
@@ -105,16 +105,16 @@ class HttpServerProtocol(asyncio.Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
-        lost, self.disconnect_listener = self.disconnect_listener, None
-        for line in (self.cycle, lost):
-            if line is not None and not line.is_complete:
-                line.is_disconnected = True
-                line.notify()
+        listener, self.disconnect_listener = self.disconnect_listener, None
+        for cycle in (self.cycle, listener):
+            if cycle is not None and not cycle.is_complete:
+                cycle.is_disconnected = True
+                cycle.notify()
         if self.drained is not None:
             self.drained.set()
         self._parser = None
-        if lost is not None and lost.disconnect_callback is not None:
-            callback, lost.disconnect_callback = lost.disconnect_callback, None
+        if listener is not None and listener.disconnect_callback is not None:
+            callback, listener.disconnect_callback = listener.disconnect_callback, None
             callback()
 
     def eof_received(self) -> None:
@@ -138,19 +138,16 @@ class HttpServerProtocol(asyncio.Protocol):
             else:
                 self._ignore_upgrade(rest)
         except httptools.HttpParserError:
-            self._reject(400, "invalid_request", "this is not a valid HTTP request")
+            self._reject(400, "invalid_request", "the request is not valid HTTP/1.1")
         else:
             if not self._is_discarding:
                 self._arm_timer()
 
     def _arm_timer(self) -> None:
         """Start the timeout for the next part of a request, and check the size of the head."""
-        phase, line = self._phase, self.cycle
-        if phase == "idle" and line is not None and not line.is_complete:
-            self._timer.callback, self._unparsed_bytes = (
-                None,
-                0,
-            )  # the common case: the request is complete and being served
+        phase, cycle = self._phase, self.cycle
+        if phase == "idle" and cycle is not None and not cycle.is_complete:  # the handler serves the request
+            self._timer.callback, self._unparsed_bytes = None, 0
         elif phase != "idle" and self._unparsed_bytes > self._limits.max_header_bytes:
             self._reject(431, "head_too_large", "the head of the request exceeds the limit")
         elif phase == "body":
@@ -195,8 +192,10 @@ class HttpServerProtocol(asyncio.Protocol):
         path, query = _split_target(self._url)
         method = parser.get_method().decode("ascii")
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        asks = b"expect" in fields and (b"expect", b"100-continue") in [(n, v.lower()) for n, v in headers]
-        before = self.cycle
+        expects_continue = b"expect" in fields and any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
+        previous = self.cycle
         self.cycle = cycle = RequestCycle(
             self,
             method,
@@ -205,9 +204,9 @@ class HttpServerProtocol(asyncio.Protocol):
             query_string=query,
             headers=headers,
             keep_alive=keep_alive,
-            expects_continue=asks,
+            expects_continue=expects_continue,
         )
-        if before is None or before.is_complete:
+        if previous is None or previous.is_complete:
             self._start_request(cycle)
         else:
             self.pause_reading()
@@ -216,30 +215,30 @@ class HttpServerProtocol(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Add a part of the body."""
-        self._unparsed_bytes, line = 0, self.cycle
-        if line is not None and not (self._is_discarding or line.is_complete):
-            line.feed_body(body)
-            if line.body_size > _HIGH_WATER_BYTES:
+        self._unparsed_bytes, cycle = 0, self.cycle
+        if cycle is not None and not (self._is_discarding or cycle.is_complete):
+            cycle.feed_body(body)
+            if cycle.body_size > _HIGH_WATER_BYTES:
                 self.pause_reading()
 
     def on_message_complete(self) -> None:
         """Complete the request."""
         if self._is_discarding or self._is_upgrading:
             return
-        self._phase, line = "idle", self.cycle
-        if line is not None and not line.is_complete:
-            line.end_body()
+        self._phase, cycle = "idle", self.cycle
+        if cycle is not None and not cycle.is_complete:
+            cycle.end_body()
 
     # Reading and writing
 
     def pause_reading(self) -> None:
-        """Pause reading."""
+        """Stop reading from the client."""
         if not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading."""
+        """Read from the client again."""
         if self._is_paused:
             self._is_paused = False
             self.transport.resume_reading()
@@ -280,14 +279,14 @@ class HttpServerProtocol(asyncio.Protocol):
             self._write_timer = None
 
     def start_lingering(self) -> None:
-        """Close the write side and discard input for a moment, so that a reset does not lose the response."""
+        """Close the write side and discard input for 1 s, so that a reset does not lose the response."""
         self._is_discarding = True
         self.resume_reading()
         if self.transport.can_write_eof():  # TLS has no half-closed connections
             self.transport.write_eof()
         self._timer.arm(_LINGER_TIMEOUT_S, self._close)
 
-    # Ends
+    # Closing
 
     def shutdown(self) -> None:
         """Close the connection now, or after the current response."""
@@ -299,13 +298,13 @@ class HttpServerProtocol(asyncio.Protocol):
     def _reject(self, status: int, code: str, reason: str) -> None:
         """Send an error for an invalid request, unless a response has begun, and discard all input."""
         self._is_discarding = True
-        line = self.cycle
-        if line is not None and not line.is_complete:
-            line.keep_alive = False
-            if line.is_response_started or self._pipeline or self._phase != "body":
+        cycle = self.cycle
+        if cycle is not None and not cycle.is_complete:
+            cycle.keep_alive = False
+            if cycle.is_response_started or self._pipeline or self._phase != "body":
                 return
-            line.is_disconnected = True  # the rest of its body is unreadable
-            line.notify()
+            cycle.is_disconnected = True  # the rest of its body cannot be parsed
+            cycle.notify()
         refusal = ProxyError(status, code, reason, closes_connection=True)
         body = encode_error_body(refusal, "openai", "")
         lines = [b"HTTP/1.1 %d %s" % (status, _REASON_PHRASES[status])]
@@ -335,15 +334,15 @@ class HttpServerProtocol(asyncio.Protocol):
         return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
     def _is_websocket_request(self) -> bool:
-        line = self.cycle
+        cycle = self.cycle
         return (
             self._parser.get_method() == b"GET"
-            and (line is None or line.is_complete)
+            and (cycle is None or cycle.is_complete)
             and [value.lower() for name, value in self._headers if name == b"upgrade"] == [b"websocket"]
         )
 
     def _start_websocket(self, early_data: bytes) -> None:
-        """Start a request that may switch to WebSocket; bytes wait until the switch."""
+        """Start a request that may switch to WebSocket; buffer the bytes that arrive before the switch."""
         limits = self._app.app_state.settings.limits
         if len(self._headers) > limits.max_headers or self._header_size() > limits.max_header_bytes:
             return self._reject(431, "head_too_large", "the head of the request exceeds the limit")
@@ -367,7 +366,7 @@ class HttpServerProtocol(asyncio.Protocol):
         return self._start_request(cycle)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Continue in HTTP/1.1 if the client offers an upgrade to h2c, as the JDK's does (RFC 9110, 7.8)."""
+        """Continue in HTTP/1.1 if the client offers an upgrade, as Java's to h2c does (RFC 9110, 7.8)."""
         self._is_upgrading = False
         method = self._parser.get_method()
         if method == b"CONNECT":

@@ -21,7 +21,7 @@ class TlsListener:
         options: section ``listen.tls`` of the configuration.
 
     Attributes:
-        context: context for `asyncio.loop.create_server`; it stays the same over reloads.
+        context: context for `asyncio.loop.create_server`; a reload does not replace it.
         reload_interval_s: seconds between two calls of `reload`.
 
     Raises:
@@ -85,7 +85,7 @@ def _reject_encrypted_key() -> NoReturn:
 
 def _read_file_state(options: TlsOptions) -> _FileState:
     """Return time, size and inode of the files. Raises ConfigError if a file cannot be read."""
-    found = []
+    states = []
     for name in ("cert_file", "key_file", "client_ca_file"):
         path: Path | None = getattr(options, name)
         if path is None:
@@ -95,5 +95,5 @@ def _read_file_state(options: TlsOptions) -> _FileState:
                 status = os.fstat(file.fileno())
         except OSError as error:
             raise ConfigError(f"listen.tls.{name}: {path}: {error.strerror}") from None
-        found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
+        states.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(states)

@@ -38,7 +38,7 @@ async def serve_admin_request(
         if body is None:
             body = await read_body(cycle, limits, app_state.body_memory)
     except ProxyError as refusal:
-        if cycle.body_pending():
+        if cycle.linger_for_body():
             refusal.closes_connection = True
         return await ResponseWriter(cycle, route, request_id, clock=app_state.clock).send_error(refusal)
     except ClientDisconnected:

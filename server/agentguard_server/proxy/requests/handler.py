@@ -137,7 +137,7 @@ class RequestHandler:
             entered = True
             await self._process()
         except ProxyError as refusal:
-            if self._cycle.body_pending():
+            if self._cycle.linger_for_body():
                 refusal.closes_connection = True
             await self._send_error(refusal)
         except ResilienceError as error:
