@@ -2,8 +2,8 @@
 
 LiteLLM sends each request before the model call, and each response before the client receives it. The
 messages of a request form a turn of a run, with the same findings, budgets and history edits as a request to
-this proxy. LiteLLM accepts changed messages and a blocked response, but neither another
-response nor a changed tool call. If the guard would call the model again, the endpoint therefore blocks the
+this proxy. LiteLLM accepts changed messages and a blocked response, but neither another response nor a
+changed tool call. If the guard needs another response of the model, the endpoint therefore blocks the
 response, and the guard corrects the next request of the run.
 
 Tested with LiteLLM 1.106.2; older versions may ignore changed messages.
@@ -79,8 +79,7 @@ class LiteLLMGuardrail:
 
     async def __call__(self, request: Request) -> Response:
         """Serve a request of LiteLLM."""
-        found = request.scope.get("agentguard.caller")
-        caller = found if isinstance(found, Caller) else ANONYMOUS
+        caller: Caller = request.scope.get("agentguard.caller", ANONYMOUS)
         try:
             caller.acquire(self._clock.now())
         except ProxyError as refusal:
@@ -106,7 +105,7 @@ class LiteLLMGuardrail:
                 return await self._judge_request(request, tenant)
             return await self._judge_response(request, tenant)
         except Exception as error:  # an error of the guard is not an error of the request
-            _LOG.warning("the guard failed on a request of LiteLLM's: %s", type(error).__name__)
+            _LOG.warning("the guard failed on a request of LiteLLM: %s", type(error).__name__)
             return {"action": "NONE"}
 
     # -- before the model call
@@ -114,17 +113,17 @@ class LiteLLMGuardrail:
     async def _judge_request(self, request: GuardrailRequest, tenant: str) -> dict[str, Any]:
         if not request.messages:
             return {"action": "NONE"}
-        asked = self._build_proxy_request(request, tenant)
-        guarded = await self._intercept(asked)
+        proxy_request = self._build_proxy_request(request, tenant)
+        guarded = await self._intercept(proxy_request)
         if guarded is None:
             return {"action": "NONE"}
         if isinstance(guarded, BackendResponse):
-            return _blocked_verdict(_extract_text(guarded) or "[guard] The guard failed on this request.")
+            return _build_block(_extract_text(guarded) or "[guard] The guard failed on this request.")
         if guarded.local_response is not None:
             guarded.settle()
-            return _blocked_verdict(_extract_text(guarded.local_response) or "[guard] The run was stopped.")
-        self._remember((tenant, request.call_id), _PendingCall(asked, guarded, time.monotonic()))
-        return _request_verdict(guarded.body, request)
+            return _build_block(_extract_text(guarded.local_response) or "[guard] The run was stopped.")
+        self._remember((tenant, request.call_id), _PendingCall(proxy_request, guarded, time.monotonic()))
+        return _build_request_verdict(guarded.body, request)
 
     def _build_proxy_request(self, request: GuardrailRequest, tenant: str) -> ProxyRequest:
         body: dict[str, Any] = {"model": request.model, "messages": list(request.messages)}
@@ -163,7 +162,7 @@ class LiteLLMGuardrail:
         return call.verdict
 
     async def _intercept_again(self, call: _PendingCall) -> InterceptedRequest | None:
-        """Open the same request again: LiteLLM sends a streamed response repeatedly while it grows."""
+        """Open the same request again: LiteLLM sends a stream several times, each time with more text."""
         opened = await self._intercept(replace(call.request, headers=_RETRY_HEADERS))
         return (
             None
@@ -172,22 +171,22 @@ class LiteLLMGuardrail:
         )
 
     async def _intercept(self, request: ProxyRequest) -> InterceptedRequest | BackendResponse | None:
-        guarding = self._get_interceptor()
-        opened = None if guarding is None else guarding.intercept(request)
+        interceptor = self._get_interceptor()
+        opened = None if interceptor is None else interceptor.intercept(request)
         return await opened if isinstance(opened, asyncio.Future) else opened
 
     # -- pending calls
 
     def _remember(self, key: tuple[str, str], call: _PendingCall) -> None:
-        before = self._calls.pop(key, None)
-        if before is not None:
-            self._forget(before)
+        previous = self._calls.pop(key, None)
+        if previous is not None:
+            self._forget(previous)
         self._calls[key] = call
 
     def _expire(self) -> None:
         """Remove calls without a response: the model failed, or the client disconnected."""
-        before = time.monotonic() - _CALL_TTL_S
-        while self._calls and next(iter(self._calls.values())).created_at < before:
+        oldest = time.monotonic() - _CALL_TTL_S
+        while self._calls and next(iter(self._calls.values())).created_at < oldest:
             self._forget(self._calls.popitem()[1])
 
     @staticmethod
@@ -198,24 +197,24 @@ class LiteLLMGuardrail:
 
 async def _judge_response(intercepted: InterceptedRequest, request: GuardrailRequest) -> dict[str, Any]:
     """Return the verdict on a response."""
-    answer = _to_chat_completion(request)
+    response = _to_chat_completion(request)
     try:
-        judged = await intercepted.judge(answer, _reject_resend)
+        judged = await intercepted.judge(response, _reject_resend)
     except _ResendRequested:
-        return _blocked_verdict(_block_reason(intercepted.outcome))
-    if judged.body == answer.body:
+        return _build_block(_format_block_reason(intercepted.outcome))
+    if judged.body == response.body:
         return {"action": "NONE"}
     message = _extract_message(judged)
     text = message.get("content") if isinstance(message.get("content"), str) else ""
     if request.tool_calls:  # LiteLLM would deliver the original tool calls, so block the response
-        return _blocked_verdict(text or _block_reason(intercepted.outcome))
+        return _build_block(text or _format_block_reason(intercepted.outcome))
     if not request.texts or not text:
         return {"action": "NONE"}
     return {"action": "GUARDRAIL_INTERVENED", "texts": [text, *("" for _ in request.texts[1:])]}
 
 
 async def _reject_resend(_body: bytes, _stream: bool) -> BackendResponse | StreamingResponse:
-    raise _ResendRequested("the model is LiteLLM's to ask")
+    raise _ResendRequested("only LiteLLM can call the model again")
 
 
 def _to_chat_completion(request: GuardrailRequest) -> BackendResponse:
@@ -236,37 +235,37 @@ def _to_chat_completion(request: GuardrailRequest) -> BackendResponse:
     )
 
 
-def _request_verdict(body: bytes | None, request: GuardrailRequest) -> dict[str, Any]:
+def _build_request_verdict(body: bytes | None, request: GuardrailRequest) -> dict[str, Any]:
     """Return the verdict on a request; ``body`` is the body that the guard changed, or None."""
     if body is None:
         return {"action": "NONE"}
-    made = orjson.loads(body)
-    verdict: dict[str, Any] = {"action": "GUARDRAIL_INTERVENED", "structured_messages": made["messages"]}
-    if request.tools and made.get("tools") != list(request.tools):
-        verdict["tools"] = made.get("tools") or []
+    changed = orjson.loads(body)
+    verdict: dict[str, Any] = {"action": "GUARDRAIL_INTERVENED", "structured_messages": changed["messages"]}
+    if request.tools and changed.get("tools") != list(request.tools):
+        verdict["tools"] = changed.get("tools") or []
     return verdict
 
 
-def _blocked_verdict(reason: str) -> dict[str, Any]:
+def _build_block(reason: str) -> dict[str, Any]:
     return {"action": "BLOCKED", "blocked_reason": reason}
 
 
-def _block_reason(outcome: GuardOutcome) -> str:
+def _format_block_reason(outcome: GuardOutcome) -> str:
     """Return the reason for a block: codes and strategies, without text of the run."""
-    found = ",".join(code for code, _ in outcome.findings)
-    done = ",".join(f"{strategy}@{step}" for strategy, step in outcome.recoveries)
-    parts = ["[guard] This answer was held back"]
-    parts += [f": {found}"] if found else []
-    parts += [f" ({done})"] if done else []
-    return "".join(parts) + ". Send the request again: the model gets a hint what to do instead."
+    codes = ",".join(code for code, _ in outcome.findings)
+    recoveries = ",".join(f"{strategy}@{step}" for strategy, step in outcome.recoveries)
+    parts = ["[guard] This response was blocked"]
+    parts += [f": {codes}"] if codes else []
+    parts += [f" ({recoveries})"] if recoveries else []
+    return "".join(parts) + ". Send the request again: the model then gets a hint."
 
 
 def _extract_message(response: BackendResponse) -> Mapping[str, Any]:
     try:
-        found = orjson.loads(response.body)["choices"][0]["message"]
+        message = orjson.loads(response.body)["choices"][0]["message"]
     except (ValueError, KeyError, IndexError, TypeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return message if isinstance(message, dict) else {}
 
 
 def _extract_text(response: BackendResponse) -> str:

@@ -1,6 +1,6 @@
 """Parser of the requests that LiteLLM sends to a generic guardrail.
 
-Source: LiteLLM's "[BETA] Generic Guardrail API", and what its client in version 1.106.2 sends and reads.
+Source: LiteLLM's "[BETA] Generic Guardrail API", and the requests of its client in version 1.106.2.
 """
 
 from __future__ import annotations
@@ -60,23 +60,22 @@ class GuardrailRequest:
 def parse_guardrail_request(body: bytes) -> GuardrailRequest:
     """Parse a guardrail request. Raises InputError with the name of the invalid field."""
     try:
-        found = orjson.loads(body)
+        data = orjson.loads(body)
     except ValueError:
-        raise InputError("it is not JSON", file="the request") from None
-    if not isinstance(found, dict) or found.get("input_type") not in ("request", "response"):
+        raise InputError("the body is not valid JSON", file="the request") from None
+    if not isinstance(data, dict) or data.get("input_type") not in ("request", "response"):
         raise InputError("is neither request nor response", file="the request", field="input_type")
-    headers = {name.lower(): value for name, value in (_get_object(found, "request_headers")).items()}
-    run = _get_object(found, "additional_provider_specific_params").get(_RUN_ID_FIELD) or headers.get(
-        _RUN_ID_FIELD
-    )
+    headers = {name.lower(): value for name, value in _get_object(data, "request_headers").items()}
+    parameters = _get_object(data, "additional_provider_specific_params")
+    run = parameters.get(_RUN_ID_FIELD) or headers.get(_RUN_ID_FIELD)
     return GuardrailRequest(
-        kind=found["input_type"],
-        call_id=_get_text(found, "litellm_call_id"),
-        messages=_get_list(found, "structured_messages", dict),
-        tools=_get_list(found, "tools", dict),
-        texts=_get_list(found, "texts", str),
-        tool_calls=[_parse_tool_call(one) for one in _get_list(found, "tool_calls", dict)],
-        model=_get_text(found, "model"),
+        kind=data["input_type"],
+        call_id=_get_text(data, "litellm_call_id"),
+        messages=_get_list(data, "structured_messages", dict),
+        tools=_get_list(data, "tools", dict),
+        texts=_get_list(data, "texts", str),
+        tool_calls=[_parse_tool_call(one) for one in _get_list(data, "tool_calls", dict)],
+        model=_get_text(data, "model"),
         run_id=run if isinstance(run, str) and run != "[present]" else "",
     )
 
@@ -98,14 +97,14 @@ def _parse_tool_call(data: dict[str, Any]) -> dict[str, Any]:
 def _get_object(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = data.get(name)
     if value is not None and not isinstance(value, dict):
-        raise InputError("is no object", file="the request", field=name)
+        raise InputError("is not an object", file="the request", field=name)
     return value or {}
 
 
 def _get_text(data: Mapping[str, Any], name: str) -> str:
     value = data.get(name)
     if value is not None and not isinstance(value, str):
-        raise InputError("is no text", file="the request", field=name)
+        raise InputError("is not a string", file="the request", field=name)
     return value or ""
 
 

@@ -35,7 +35,9 @@ class ProxyServer(uvicorn.Server):
         app: application of the worker.
         on_ready: called when the server accepts requests.
         reload: reads the configuration again and applies it; the server logs its errors.
-        parent: process ID of the supervisor, with which the worker ends; None for a single worker.
+        parent: process ID of the supervisor; the worker stops when that process has ended. None for a single
+            worker.
+
     """
 
     def __init__(
@@ -56,19 +58,17 @@ class ProxyServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle signals in the event loop, which reacts at once; uvicorn polls ten times a second."""
+        """Handle signals in the event loop without delay; uvicorn polls ten times a second."""
         loop = asyncio.get_running_loop()
         # The supervisor forwards SIGTERM. A terminal sends SIGINT to all processes, so it would arrive twice.
-        ends = (signal.SIGTERM,) if self._parent is not None else (signal.SIGTERM, signal.SIGINT)
-        reloads = getattr(signal, "SIGHUP", None)
-        for one in ends:
+        stop_signals = (signal.SIGTERM,) if self._parent is not None else (signal.SIGTERM, signal.SIGINT)
+        for one in stop_signals:
             loop.add_signal_handler(one, self._begin_shutdown)
-        if reloads is not None:
-            loop.add_signal_handler(reloads, self._schedule_reload)
+        loop.add_signal_handler(signal.SIGHUP, self._schedule_reload)
         try:
             yield
         finally:
-            for one in ends:
+            for one in stop_signals:
                 loop.remove_signal_handler(one)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -108,12 +108,12 @@ class ProxyServer(uvicorn.Server):
             server.close()
         for one in sockets or []:
             one.close()
-        gateway = self._app.app_state
+        app_state = self._app.app_state
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        await self._wait_until_idle(gateway.settings.listen.shutdown_timeout_s)
-        for exchange in list(gateway.in_flight):
-            exchange.cancel()
+        await self._wait_until_idle(app_state.settings.listen.shutdown_timeout_s)
+        for request in list(app_state.in_flight):
+            request.cancel()
         await self._wait_until_idle(_ERROR_DELIVERY_TIMEOUT_S)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
@@ -144,17 +144,17 @@ class ProxyServer(uvicorn.Server):
 
     async def _watch_certificate(self, tls: TlsListener) -> None:
         """Load the certificate again whenever its files change."""
-        error_before = ""
+        previous_error = ""
         while True:
             await asyncio.sleep(tls.reload_interval_s)
             try:
                 if tls.reload():
                     logger.warning("new connections get the changed certificate")
-                error_before = ""
+                previous_error = ""
             except ConfigError as error:
-                if str(error) != error_before:  # the files may stay invalid for long
+                if str(error) != previous_error:  # the files may stay invalid for long
                     logger.error("the certificate was not reloaded: %s", error)
-                error_before = str(error)
+                previous_error = str(error)
 
     def _schedule_reload(self) -> None:
         if self._reload_task is None or self._reload_task.done():
