@@ -73,7 +73,7 @@ class Bootstrap:
         self._counters = SharedCounters(folder, worker=worker, workers=workers)
         self._spending = _open_spending(settings)
         self.app_state.keyring = self._build_keyring(settings)
-        operation.attach(self.app_state, self.pool)
+        operation.attach(self.app_state, self.pool, capture=capture)
         operation.add_status_source("spending", self._describe_spending)
 
     async def start(self) -> None:
@@ -91,24 +91,24 @@ class Bootstrap:
         Raises:
             ConfigError: a component cannot be created from the new settings; the old settings stay in effect.
         """
-        gateway, before, guarding = self.app_state, self.app_state.settings, self._interceptor
+        old_settings, interceptor = self.app_state.settings, self._interceptor
         guard = _resolve_guard(settings)
         if guard != self._guard:
-            guarding = self._build_interceptor(settings, guard)
+            interceptor = self._build_interceptor(settings, guard)
         spending = self._spending or _open_spending(settings)
         await self.pool.apply(settings.backends)
         self._spending = spending
         if spending is not None:
             spending.start()
         keys = self._build_keyring(settings)
-        if guarding is not self._interceptor and self._interceptor is not None:
+        if interceptor is not self._interceptor and self._interceptor is not None:
             self._interceptor.close()
-        self._guard, self._interceptor = guard, guarding
-        gateway.apply_settings(settings, keyring=keys, interceptor=guarding)
+        self._guard, self._interceptor = guard, interceptor
+        self.app_state.apply_settings(settings, keyring=keys, interceptor=interceptor)
         self._services.on_reload()
-        stays = [name for name in _RESTART_SECTIONS if getattr(settings, name) != getattr(before, name)]
-        if stays:
-            logger.warning("changes of %s take effect when the proxy restarts", ", ".join(stays))
+        pending = [one for one in _RESTART_SECTIONS if getattr(settings, one) != getattr(old_settings, one)]
+        if pending:
+            logger.warning("changes of %s take effect when the proxy restarts", ", ".join(pending))
 
     async def aclose(self) -> None:
         """Stop all components; wait briefly until captured requests, telemetry and spans are written."""
@@ -207,7 +207,7 @@ def _open_spending(settings: ProxySettings) -> SpendingLedger | None:
     url = next((one.store for one in sections if one is not None and one.store), None)
     if url is None and settings.capture is None and not os.environ.get(ENVIRONMENT_VARIABLE):
         raise ConfigError(
-            f"a budget needs a store that keeps what was spent: set capture.store, cluster.store or "
+            f"a budget needs a store for the spending: set capture.store, cluster.store or "
             f"{ENVIRONMENT_VARIABLE}"
         )
     return SpendingLedger(resolve_address(url))

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agentguard.resilience.events import Observer
 from agentguard_server.proxy.admin.desired_state import DesiredReplicaState
@@ -36,12 +36,8 @@ MIN_CAPTURED_BYTES: Final = 65_536
 _BYTES_PER_CHARACTER: Final = 4
 
 
-@runtime_checkable
 class CaptureStatusSource(Protocol):
-    """Status of the capture recorder.
-
-    The check by protocol avoids the import of the recorder, which takes long.
-    """
+    """Status of the capture recorder: `agentguard_server.proxy.capture.recorder.CaptureRecorder`."""
 
     def status(self) -> dict[str, Any]:
         """Return counters, among them accepted and lost messages."""
@@ -110,19 +106,25 @@ class WorkerServices:
     def max_captured_bytes(self) -> int:
         """Return the number of bytes of each response that the observers need."""
         metrics, spans, logs = self._settings.metrics, self._settings.tracing, self._settings.logs
-        wanted = (
-            [MIN_CAPTURED_BYTES]
-            if self.span_exporter is not None or (self.metrics and metrics.tokens)
-            else [0]
-        )
+        sizes = [0]
+        if self.span_exporter is not None or (self.metrics and metrics.tokens):
+            sizes.append(MIN_CAPTURED_BYTES)
         if self.span_exporter is not None and spans.capture_content:
-            wanted.append(_BYTES_PER_CHARACTER * spans.max_chars)
+            sizes.append(_BYTES_PER_CHARACTER * spans.max_chars)
         if logs.access_log and logs.include_bodies:
-            wanted.append(_BYTES_PER_CHARACTER * logs.max_chars)
-        return max(wanted)
+            sizes.append(_BYTES_PER_CHARACTER * logs.max_chars)
+        return max(sizes)
 
-    def attach(self, app_state: AppState, pool: ManagedPool) -> None:
-        """Register the observers and the admin application with the worker's state."""
+    def attach(
+        self, app_state: AppState, pool: ManagedPool, *, capture: CaptureStatusSource | None = None
+    ) -> None:
+        """Register the observers and the admin application with the worker's state.
+
+        Args:
+            app_state: state of the worker.
+            pool: replicas of the worker.
+            capture: recorder of requests; None without capture.
+        """
         state = ProxyStatus(
             app_state,
             pool,
@@ -130,11 +132,10 @@ class WorkerServices:
             snapshots=self._snapshots,
             desired_replicas=DesiredReplicaState(self._snapshot_folder),
         )
-        for recorder in app_state.request_observers:
-            if isinstance(recorder, CaptureStatusSource):
-                state.status_sources["capture"] = recorder.status
-                if self.metrics is not None:
-                    self.metrics.add_source(partial(_capture_metrics, recorder))
+        if capture is not None:
+            state.status_sources["capture"] = capture.status
+            if self.metrics is not None:
+                self.metrics.add_source(partial(_iter_capture_metrics, capture))
         if self.cluster is not None:
             state.status_sources["cluster"] = self.cluster.status
         if self.span_exporter is not None:
@@ -184,7 +185,7 @@ class WorkerServices:
     async def _load_admin(self) -> None:
         """Import the admin application in a thread, since the import takes long.
 
-        The delay keeps the import from competing with the first requests for the interpreter lock.
+        The import begins after a delay, because it would hold the interpreter lock during the first requests.
         """
         await asyncio.sleep(_ADMIN_LOAD_DELAY_S)
         await asyncio.to_thread(_import_admin)
@@ -208,7 +209,7 @@ class WorkerServices:
                 await asyncio.to_thread(self._snapshots.publish, *state.snapshot())
                 await state.desired_replicas.reconcile(state.pool)
             except OSError as error:
-                logger.warning("the workers cannot exchange their state: %s", error.strerror)
+                logger.warning("the workers cannot exchange snapshots: %s", error.strerror)
 
     def _span_status(self) -> Mapping[str, Any]:
         return (
@@ -218,11 +219,10 @@ class WorkerServices:
         )
 
 
-def _capture_metrics(capture: CaptureStatusSource) -> Iterator[MetricSample]:
-    told = capture.status()
-    lost = int(told["lost"]) + int(told["lost_rows"])
-    yield "capture_dropped", (), lost
-    yield "capture_accepted", (), max(0, int(told["taken"]) - int(told["lost"]) - int(told["pending"]))
+def _iter_capture_metrics(capture: CaptureStatusSource) -> Iterator[MetricSample]:
+    status = capture.status()
+    yield "capture_dropped", (), int(status["lost"]) + int(status["lost_rows"])
+    yield "capture_accepted", (), max(0, int(status["taken"]) - int(status["lost"]) - int(status["pending"]))
 
 
 def _import_admin() -> None:

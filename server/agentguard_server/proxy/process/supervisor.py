@@ -35,8 +35,8 @@ class WorkerSupervisor:
     """Supervisor that forks and restarts workers; it serves no requests itself.
 
     Args:
-        config_loader: loader of the configuration. On SIGHUP each worker loads it again if the supervisor
-            finds it valid.
+        config_loader: loader of the configuration. On SIGHUP, the supervisor loads it again; if it is valid,
+            each worker does so, too.
         settings: the current configuration.
         listener: listening socket that the workers share.
         on_ready: called when the first worker accepts requests.
@@ -50,12 +50,8 @@ class WorkerSupervisor:
         *,
         on_ready: Callable[[], None],
     ) -> None:
-        self._config_loader, self._settings, self._listener, self._on_ready = (
-            config_loader,
-            settings,
-            listener,
-            on_ready,
-        )
+        self._config_loader, self._settings = config_loader, settings
+        self._listener, self._on_ready = listener, on_ready
         self._workers: dict[int, tuple[int, float]] = {}
         self._restart_at: dict[int, float] = {}
         self._restart_policies = {
@@ -70,8 +66,8 @@ class WorkerSupervisor:
         os.set_blocking(self._write, False)
 
     def run(self) -> int:
-        """Supervise the workers until a signal ends the proxy; return the exit status."""
-        before = {one: signal.signal(one, lambda *_: None) for one in _HANDLED_SIGNALS}
+        """Supervise the workers until a signal stops the proxy; return the exit status."""
+        old_handlers = {one: signal.signal(one, lambda *_: None) for one in _HANDLED_SIGNALS}
         wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
             for number in range(self._settings.listen.workers):
@@ -80,7 +76,7 @@ class WorkerSupervisor:
                 self._step()
         finally:
             signal.set_wakeup_fd(wakeup)
-            for one, handler in before.items():
+            for one, handler in old_handlers.items():
                 signal.signal(one, handler)
             os.close(self._read)
             os.close(self._write)
@@ -108,7 +104,7 @@ class WorkerSupervisor:
         elif number == signal.SIGHUP:
             self._reload()
         elif number in (signal.SIGTERM, signal.SIGINT):
-            # A second signal is forwarded, too, and ends the workers at once. The supervisor also closes its
+            # A second signal is forwarded, too, and stops the workers at once. The supervisor also closes its
             # socket; otherwise the kernel would still queue connections that no process accepts.
             self._is_stopping = True
             self._listener.close()
@@ -131,7 +127,7 @@ class WorkerSupervisor:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            worker, at = self._workers.pop(pid, (0, 0.0))
+            worker, started_at = self._workers.pop(pid, (0, 0.0))
             code = os.waitstatus_to_exitcode(status)
             if self._is_stopping:
                 continue
@@ -139,27 +135,27 @@ class WorkerSupervisor:
                 self._is_stopping, self._exit_status = True, CONFIG_ERROR_STATUS
                 self._forward_signal(signal.SIGTERM)
                 continue
-            self._schedule_restart(worker, code, time.monotonic() - at)
+            self._schedule_restart(worker, code, time.monotonic() - started_at)
 
     def _schedule_restart(self, worker: int, code: int, uptime_s: float) -> None:
         """Schedule the restart of a worker; the delay grows with the number of early exits."""
-        wait = self._restart_policies[worker].record_exit(uptime_s)
-        self._restart_at[worker] = time.monotonic() + wait
-        logger.error("worker %d ended with status %d; another follows in %.1f s", worker, code, wait)
+        delay_s = self._restart_policies[worker].record_exit(uptime_s)
+        self._restart_at[worker] = time.monotonic() + delay_s
+        logger.error("worker %d ended with status %d; it restarts in %.1f s", worker, code, delay_s)
 
     def _fork_worker(self, worker: int) -> None:
         parent = os.getpid()
         # Until the child resets its handlers, its signals would be written to the supervisor's pipe. The
-        # supervisor would take them for its own, and a second one would end the other workers at once.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
+        # supervisor would handle them as its own, and a second one would stop the other workers at once.
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
         pid = os.fork()
         if pid:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             self._workers[pid] = (worker, time.monotonic())
             return
         status = 1
         try:
-            _reset_signals(before)
+            _reset_signals(old_mask)
             run_worker(
                 self._config_loader, self._settings, self._listener,
                 on_ready=self._notify_ready, worker=worker, parent=parent, folder=self._folder,
@@ -179,11 +175,10 @@ class WorkerSupervisor:
 
 
 def _reset_signals(mask: set[signal.Signals] | set[int]) -> None:
-    """Detach a worker's signals from the supervisor and deliver the pending ones."""
+    """Restore the default signal handlers in a worker, then deliver the pending signals."""
     signal.set_wakeup_fd(-1)
     for one in _HANDLED_SIGNALS:
         signal.signal(one, signal.SIG_DFL)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a terminal sends it to all processes; the supervisor forwards it
+    # A terminal sends SIGINT to all processes; the supervisor forwards it as SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -16,6 +16,7 @@ from agentguard_server.proxy.auth.authorization import Caller
 from agentguard_server.proxy.config.schema import LimitsOptions
 from agentguard_server.proxy.errors import ProxyError
 from agentguard_server.proxy.hooks import ProxyRequest
+from agentguard_server.proxy.http.headers import HeaderPairs
 from agentguard_server.proxy.http.request_cycle import RequestCycle
 from agentguard_server.proxy.requests.response_affinity import ResponseAffinity
 from agentguard_server.proxy.routes import BASE_PATH, Route
@@ -33,8 +34,6 @@ _PREFIX_BYTES: Final = 4096
 """Length of the hashed prefix of a text."""
 _MAX_MESSAGES: Final = 8
 """Upper bound on the hashed messages if there is no user message."""
-
-HeaderPairs = list[tuple[bytes, bytes]]
 
 
 class ClientDisconnected(Exception):
@@ -57,7 +56,7 @@ class BodyMemory:
 def take_buffered_body(
     cycle: RequestCycle, limits: LimitsOptions, content_length: bytes | None
 ) -> bytes | None:
-    """Return the body if it is complete; None if the rest is still to be read.
+    """Return the body if it is complete; None if `read_body` must wait for the rest.
 
     Raises:
         ProxyError: 413 if the body, or the length that its header declares, exceeds the limit.
@@ -67,10 +66,10 @@ def take_buffered_body(
         and len(content_length) < 20
         and int(content_length) > limits.max_body_bytes
     ):
-        raise _body_too_large(limits.max_body_bytes)
+        raise _build_size_error(limits.max_body_bytes)
     body = cycle.complete_body()
     if body is not None and len(body) > limits.max_body_bytes:
-        raise _body_too_large(limits.max_body_bytes)
+        raise _build_size_error(limits.max_body_bytes)
     return body
 
 
@@ -105,12 +104,12 @@ async def _receive_body(cycle: RequestCycle, limits: LimitsOptions, memory: Body
                 size += len(part)
                 memory.buffered_bytes += len(part)
                 if size > limits.max_body_bytes:
-                    raise _body_too_large(limits.max_body_bytes)
+                    raise _build_size_error(limits.max_body_bytes)
                 if memory.buffered_bytes > limits.max_buffered_bytes:
                     raise ProxyError(
                         503,
                         "overloaded",
-                        "the bodies in transfer exceed the limit",
+                        "the incomplete bodies exceed the memory limit",
                         retry_after_s=1,
                         closes_connection=True,
                     )
@@ -120,8 +119,9 @@ async def _receive_body(cycle: RequestCycle, limits: LimitsOptions, memory: Body
         memory.buffered_bytes -= size
 
 
-def _body_too_large(limit: int) -> ProxyError:
-    return ProxyError(413, "request_too_large", f"a body has at most {limit:,} bytes", closes_connection=True)
+def _build_size_error(limit: int) -> ProxyError:
+    reason = f"the body exceeds the limit of {limit:,} bytes"
+    return ProxyError(413, "request_too_large", reason, closes_connection=True)
 
 
 class RequestFields(msgspec.Struct, gc=False):
@@ -153,7 +153,7 @@ class RequestFields(msgspec.Struct, gc=False):
 
 
 class _PromptFields(RequestFields, gc=False):
-    """Fields of a body with the prompt; decoding takes slightly longer."""
+    """Fields of a body, and the parts of its prompt; decoding takes slightly longer."""
 
     messages: msgspec.Raw = _EMPTY
     input: msgspec.Raw = _EMPTY
@@ -177,7 +177,7 @@ def inspect_body(body: bytes) -> RequestFields:
     try:
         return _FIELDS_DECODER.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise _invalid_json(error) from None
+        raise _build_json_error(error) from None
 
 
 def inspect_body_with_prefix(body: bytes) -> tuple[RequestFields, bytes]:
@@ -196,7 +196,7 @@ def inspect_body_with_prefix(body: bytes) -> tuple[RequestFields, bytes]:
         for part in (found.messages, found.input):
             _hash_prefix(digest, bytes(part))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise _invalid_json(error) from None
+        raise _build_json_error(error) from None
     return found, digest.digest()
 
 
@@ -211,7 +211,7 @@ def _hash_prefix(digest: blake2b, part: bytes) -> None:
             return
 
 
-def _invalid_json(error: Exception) -> ProxyError:
+def _build_json_error(error: Exception) -> ProxyError:
     if isinstance(error, RecursionError):
         return ProxyError(400, "invalid_json", "the body is nested too deeply")
     if isinstance(error, msgspec.ValidationError):
@@ -285,7 +285,7 @@ def parse_request(
     if b"agentguard-priority" in proxy_headers:
         request.priority = _parse_priority(proxy_headers[b"agentguard-priority"])
     if not is_model or found.previous_response_id is not None:
-        request.pinned_replica = response_affinity.lookup(_stored_response_id(cycle.raw_path, found))
+        request.pinned_replica = response_affinity.lookup(_find_stored_response_id(cycle.raw_path, found))
 
 
 def to_backend_request(
@@ -328,7 +328,7 @@ def build_target(cycle: RequestCycle) -> str:
     return (path + b"?" + query if query else path).decode("latin-1")
 
 
-def _stored_response_id(path: bytes, fields: RequestFields) -> str:
+def _find_stored_response_id(path: bytes, fields: RequestFields) -> str:
     """Return the ID of the stored response that a request continues or addresses; empty without one."""
     if path.startswith(b"/v1/responses/"):
         return path[len(b"/v1/responses/") :].partition(b"/")[0].decode("latin-1")
