@@ -6,16 +6,16 @@ A desired state applies until it is unset or until the next reload of the config
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import orjson
 
 from agentguard.errors import ConfigError
+from agentguard_server.file_lock import lock_file
 
 DesiredState = Literal["drain", "remove"]
 
@@ -56,7 +56,7 @@ class DesiredReplicaState:
         if self._file is None:
             _update(self._desired, replica, desired)
             return
-        with _lock_file(self._file.with_suffix(".lock")):
+        with lock_file(self._file.with_suffix(".lock")):
             states = _read_file(self._file)
             _update(states, replica, desired)
             temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
@@ -111,19 +111,9 @@ def _read_stamp(path: Path) -> tuple[int, int] | None:
 
 def _read_file(path: Path) -> dict[str, DesiredState]:
     try:
-        found = orjson.loads(path.read_bytes())
+        data = orjson.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         return {}
-    return {str(name): what for name, what in list(found.items())[:_MAX_REPLICAS] if what in _DESIRED_STATES}
-
-
-@contextlib.contextmanager
-def _lock_file(path: Path) -> Iterator[None]:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
+    return {str(name): one for name, one in list(data.items())[:_MAX_REPLICAS] if one in _DESIRED_STATES}

@@ -17,14 +17,14 @@ The worker that replaces a dead worker resets its number to zero. A single worke
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
+
+from agentguard_server.file_lock import lock_file
 
 _MAX_ROWS: Final = 8192
 _CELL_BYTES: Final = 8
@@ -74,17 +74,8 @@ class SharedCounters:
             self._own_rows[tag] = CounterRow(counts, times, 0, share=1 / self._workers)
         return self._own_rows[tag]
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        if self._path is None:
-            yield
-            return
-        lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+    def _lock(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._path is None else lock_file(self._path.with_suffix(".lock"))
 
 
 class CounterRow:

@@ -30,16 +30,16 @@ def build_model_list_response(options: BackendsOptions, path: bytes) -> Response
     Raises:
         ProxyError: 404 if the model does not exist.
     """
-    named = [replica.models for replica in options.replicas]
-    if not all(named) or any(ANY_MODEL in models for models in named):
+    replica_models = [replica.models for replica in options.replicas]
+    if not all(replica_models) or any(ANY_MODEL in models for models in replica_models):
         return None
-    names = sorted({name for models in named for name in models})
+    names = sorted({name for models in replica_models for name in models})
     if path in (PATH, PATH + b"/"):
         return _build_response(_build_list(names))
-    wanted = unquote(path[len(PATH) + 1 :].decode("latin-1"))
-    if wanted not in names:
+    name = unquote(path[len(PATH) + 1 :].decode("latin-1"))
+    if name not in names:
         raise ProxyError(404, "model_not_found", "there is no such model; GET /v1/models lists the models")
-    return _build_response(_build_model(wanted))
+    return _build_response(_build_model(name))
 
 
 def _build_list(names: Iterable[str]) -> dict[str, Any]:

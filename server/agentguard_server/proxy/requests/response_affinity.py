@@ -1,7 +1,8 @@
 """Affinity of stored responses: only the replica that has one can continue, return or cancel it.
 
-A worker knows the latest responses that passed through it. For other responses the load balancing policy
+A worker remembers the latest responses that it forwarded. For other responses, the load balancing policy
 chooses the replica.
+
 """
 
 from __future__ import annotations

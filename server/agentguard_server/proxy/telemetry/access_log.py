@@ -1,9 +1,9 @@
 """Structured log: one JSON line for each request and each event, with a fixed set of fields.
 
 Keys, prompts and responses usually reach a log through formatted messages. The log therefore has only the
-fields in `LOG_FIELDS`. Their values are numbers, our own names, or short texts with secrets redacted. Of a
-message of another package the log has only the source location. With ``include_bodies`` it also has bodies,
-with secrets redacted.
+fields in `LOG_FIELDS`. Their values are numbers, names from the configuration, or short texts with secrets
+redacted. Of a message of another package, the log has only the source location. With ``include_bodies`` it
+also has bodies, with secrets redacted.
 """
 
 from __future__ import annotations
@@ -84,19 +84,19 @@ class StructuredLogger:
         """Log a completed request."""
         if not self._logs_requests:
             return
-        asked = completed.request
+        request = completed.request
         line: dict[str, Any] = {
             "time": _format_timestamp(),
             "level": "info",
             "event": "request",
             "worker": self._worker,
-            "id": asked.request_id,
-            "method": asked.method,
-            "path": sanitize_text(asked.target.partition("?")[0]),
-            "api": asked.api,
-            "model": sanitize_text(asked.model),
-            "tenant": asked.tenant,
-            "stream": asked.stream,
+            "id": request.request_id,
+            "method": request.method,
+            "path": sanitize_text(request.target.partition("?")[0]),
+            "api": request.api,
+            "model": sanitize_text(request.model),
+            "tenant": request.tenant,
+            "stream": request.stream,
             "status": completed.status,
             "complete": completed.is_complete,
             "replica": completed.replica,
@@ -110,16 +110,16 @@ class StructuredLogger:
         outcome = completed.guard_outcome
         if outcome is not None:
             # Without a name from the client, the guard has generated the ID.
-            line["run"] = sanitize_text(outcome.run_id) if asked.run_id else outcome.run_id
+            line["run"] = sanitize_text(outcome.run_id) if request.run_id else outcome.run_id
             line["guarded"] = not outcome.is_unjoined
             if outcome.is_unjoined:
                 line["unjoined"] = True
-        elif asked.run_id:
-            line["run"], line["guarded"] = sanitize_text(asked.run_id), False
+        elif request.run_id:
+            line["run"], line["guarded"] = sanitize_text(request.run_id), False
         if completed.notes:
             line["notes"] = {sanitize_text(name): sanitize_text(value) for name, value in completed.notes}
         if self.options.include_bodies:
-            line["request"] = self._format_body(asked.body)
+            line["request"] = self._format_body(request.body)
             line["response"] = self._format_body(completed.response_body)
         self.writer.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
@@ -164,16 +164,16 @@ class StructuredLogger:
         self.writer.close()
 
     def _format_body(self, body: bytes) -> str:
-        most = self.options.max_chars
-        text = body[: 4 * most].decode("utf-8", "replace")
+        max_chars = self.options.max_chars
+        text = body[: 4 * max_chars].decode("utf-8", "replace")
         # Redact before the truncation, since a truncated secret is not recognised.
-        return _REDACTOR.redact_text(text)[:most]
+        return _REDACTOR.redact_text(text)[:max_chars]
 
 
 class LoggingBridge(logging.Handler):
     """Handler that writes records of Python's ``logging`` as JSON lines.
 
-    Messages of our own packages contain no secrets. Messages of other packages may, so their lines have
+    Messages of agentguard's packages contain no secrets. Messages of other packages may, so their lines have
     only the source location and the type of the error.
     """
 
@@ -189,15 +189,15 @@ class LoggingBridge(logging.Handler):
             self._writer.dropped += 1
 
     def _build_fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        ours = record.name.partition(".")[0] in _OWN_PACKAGES
+        is_own = record.name.partition(".")[0] in _OWN_PACKAGES
         line: dict[str, Any] = {
             "time": _format_timestamp(record.created),
             "level": record.levelname.lower(),
-            "event": sanitize_text(record.getMessage()) if ours else "log",
+            "event": sanitize_text(record.getMessage()) if is_own else "log",
             "worker": self._worker,
             "logger": sanitize_text(record.name),
         }
-        if not ours:
+        if not is_own:
             line["file"], line["line"] = sanitize_text(record.filename), record.lineno
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
@@ -279,8 +279,7 @@ class BackgroundLogWriter:
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
-                left = len(self._queue)
-                self.dropped += left
+                self.dropped += len(self._queue)
                 return
         if self._file is not None and self._output not in _STREAM_DESCRIPTORS:
             with contextlib.suppress(OSError):
@@ -303,13 +302,13 @@ class BackgroundLogWriter:
                 return
 
     def _write_batch(self) -> None:
-        held: list[bytes] = []
+        lines: list[bytes] = []
         size = 0
         while self._queue and size < _BATCH_BYTES:
-            held.append(self._queue.popleft())
-            size += len(held[-1])
+            lines.append(self._queue.popleft())
+            size += len(lines[-1])
         # Compute the count before the addition: ``+=`` with a call could lose increments of other threads.
-        left, count = memoryview(b"".join(held)), len(held)
+        left, count = memoryview(b"".join(lines)), len(lines)
         try:
             file = self._ensure_open()
             while left:
@@ -334,7 +333,7 @@ class BackgroundLogWriter:
 
 def _read_file_identity(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -10,6 +10,7 @@ import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from operator import add
 from typing import Any, Final
 
 from agentguard._bounded_map import BoundedMap
@@ -51,10 +52,10 @@ class MetricSet:
 
     def add(self, name: str, labels: Labels = (), amount: float = 1.0) -> None:
         """Add to a counter; above `MAX_LABEL_SETS` label sets, new ones are counted as ``other``."""
-        held = self.values.setdefault(name, {})
-        if labels not in held and len(held) >= MAX_LABEL_SETS:
+        values = self.values.setdefault(name, {})
+        if labels not in values and len(values) >= MAX_LABEL_SETS:
             labels = (OTHER_LABEL,) * len(labels)
-        held[labels] = held.get(labels, 0.0) + amount
+        values[labels] = values.get(labels, 0.0) + amount
 
     def set_value(self, name: str, labels: Labels, value: float) -> None:
         """Set a gauge, or a counter that another component maintains."""
@@ -62,55 +63,54 @@ class MetricSet:
 
     def merge(self, other: MetricSet, *, include_gauges: bool = True) -> None:
         """Add the metrics of another worker, with or without its gauges."""
-        for name, held in other.values.items():
-            family = METRIC_DEFINITIONS.get(name)
-            if family is None or (family.kind == "gauge" and not include_gauges):
+        for name, other_values in other.values.items():
+            definition = METRIC_DEFINITIONS.get(name)
+            if definition is None or (definition.kind == "gauge" and not include_gauges):
                 continue
-            mine = self.values.setdefault(name, {})
-            for labels, value in held.items():
-                mine[labels] = (
-                    max(mine.get(labels, 0), value)
-                    if family.merges_by_maximum
-                    else mine.get(labels, 0) + value
-                )
+            values = self.values.setdefault(name, {})
+            for labels, value in other_values.items():
+                old = values.get(labels, 0)
+                values[labels] = max(old, value) if definition.merges_by_maximum else old + value
         if other.bounds == self.bounds:
             self._merge_histograms(other)
 
     def _merge_histograms(self, other: MetricSet) -> None:
-        for name, held in other.histograms.items():
-            mine = self.histograms.setdefault(name, {})
-            for labels, given in held.items():
-                found = mine.setdefault(labels, Histogram(len(self.bounds)))
-                found.bucket_counts = [
-                    a + b for a, b in zip(found.bucket_counts, given.bucket_counts, strict=True)
-                ]
-                found.sum += given.sum
+        for name, other_histograms in other.histograms.items():
+            histograms = self.histograms.setdefault(name, {})
+            for labels, added in other_histograms.items():
+                total = histograms.setdefault(labels, Histogram(len(self.bounds)))
+                total.bucket_counts = list(map(add, total.bucket_counts, added.bucket_counts))
+                total.sum += added.sum
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain data."""
         return {
             "bounds": list(self.bounds),
-            "numbers": [[n, list(k), v] for n, held in self.values.items() for k, v in held.items()],
+            "numbers": [
+                [name, list(labels), value]
+                for name, values in self.values.items()
+                for labels, value in values.items()
+            ],
             "histograms": [
-                [n, list(k), h.bucket_counts, h.sum]
-                for n, held in self.histograms.items()
-                for k, h in held.items()
+                [name, list(labels), one.bucket_counts, one.sum]
+                for name, histograms in self.histograms.items()
+                for labels, one in histograms.items()
             ],
         }
 
     @classmethod
     def from_dict(cls, data: Any) -> MetricSet:
         """Convert from plain data. Raises ValueError, TypeError or KeyError if the data is not valid."""
-        made = cls([float(bound) for bound in data["bounds"]])
+        metrics = cls([float(bound) for bound in data["bounds"]])
         for name, labels, value in data["numbers"]:
             if _is_valid_sample(name, labels):
-                made.set_value(name, tuple(map(str, labels)), float(value))
+                metrics.set_value(name, tuple(map(str, labels)), float(value))
         for name, labels, counts, total in data["histograms"]:
-            if _is_valid_sample(name, labels) and len(counts) == len(made.bounds) + 1:
-                found = Histogram(len(made.bounds))
-                found.bucket_counts, found.sum = [int(one) for one in counts], float(total)
-                made.histograms.setdefault(name, {})[tuple(map(str, labels))] = found
-        return made
+            if _is_valid_sample(name, labels) and len(counts) == len(metrics.bounds) + 1:
+                histogram = Histogram(len(metrics.bounds))
+                histogram.bucket_counts, histogram.sum = [int(one) for one in counts], float(total)
+                metrics.histograms.setdefault(name, {})[tuple(map(str, labels))] = histogram
+        return metrics
 
     def add_samples(self, samples: Iterable[MetricSample]) -> None:
         """Add absolute values of other components; unknown metrics are ignored."""
@@ -120,8 +120,8 @@ class MetricSet:
 
 
 def _is_valid_sample(name: str, labels: Sequence[str]) -> bool:
-    family = METRIC_DEFINITIONS.get(name)
-    return family is not None and len(labels) == len(family.label_names)
+    definition = METRIC_DEFINITIONS.get(name)
+    return definition is not None and len(labels) == len(definition.label_names)
 
 
 _LOG = logging.getLogger(__name__)
@@ -177,39 +177,35 @@ class Metrics:
 
     def record(self, completed: CompletedRequest) -> None:
         """Count a completed request."""
-        asked = completed.request
-        key = (asked.api, asked.model, asked.tenant, completed.status, completed.replica)
+        request = completed.request
+        key = (request.api, request.model, request.tenant, completed.status, completed.replica)
         series = self._series.get(key) or self._find_or_create_series(key)
         series.count += 1
-        held = series.duration
-        held.bucket_counts[bisect_left(self._bounds, completed.duration_s)] += 1
-        held.sum += completed.duration_s
+        histogram = series.duration
+        histogram.bucket_counts[bisect_left(self._bounds, completed.duration_s)] += 1
+        histogram.sum += completed.duration_s
         if completed.time_to_first_byte_s is not None:
-            held = series.time_to_first_byte
-            held.bucket_counts[bisect_left(self._bounds, completed.time_to_first_byte_s)] += 1
-            held.sum += completed.time_to_first_byte_s
-        if self.options.tokens and completed.status < 300 and asked.api in _TOKEN_APIS:
-            given, made = extract_token_usage(completed.response_body)
-            series.input_tokens += given
-            series.output_tokens += made
+            histogram = series.time_to_first_byte
+            histogram.bucket_counts[bisect_left(self._bounds, completed.time_to_first_byte_s)] += 1
+            histogram.sum += completed.time_to_first_byte_s
+        if self.options.tokens and completed.status < 300 and request.api in _TOKEN_APIS:
+            input_tokens, output_tokens = extract_token_usage(completed.response_body)
+            series.input_tokens += input_tokens
+            series.output_tokens += output_tokens
         if completed.error_code or completed.notes or completed.guard_outcome or not completed.is_complete:
             self._record_exceptional(completed)
 
     def __call__(self, event: ResilienceEvent) -> None:
         """Count a resilience event."""
-        add = self._metric_set.add
-        add("resilience_events", (event.kind.value, event.source, event.target))
+        count = self._metric_set.add
+        count("resilience_events", (event.kind.value, event.source, event.target))
         match event.kind:
             case EventKind.RETRY:
-                add("retries", (event.reason[:_MAX_LABEL_CHARS],))
+                count("retries", (event.reason[:_MAX_LABEL_CHARS],))
             case EventKind.SHED:
-                add("shed_requests", (event.reason[:_MAX_LABEL_CHARS],))
+                count("shed_requests", (event.reason[:_MAX_LABEL_CHARS],))
             case EventKind.BREAKER if event.reason in _BREAKER_VALUES:
                 self._metric_set.set_value("breaker_state", (event.target,), _BREAKER_VALUES[event.reason])
-
-    def increment(self, name: str, labels: Labels = (), amount: float = 1.0) -> None:
-        """Add to another metric."""
-        self._metric_set.add(name, labels, amount)
 
     def add_source(self, source: MetricSource) -> None:
         """Add a source whose values `collect` includes."""
@@ -217,38 +213,38 @@ class Metrics:
 
     def collect(self) -> MetricSet:
         """Return all metrics of this worker."""
-        made = MetricSet(self._bounds)
-        made.merge(self._metric_set)
+        metrics = MetricSet(self._bounds)
+        metrics.merge(self._metric_set)
         for (api, model, tenant, status, replica), series in self._series_by_labels.items():
             if series.count:
-                made.add("requests", (api, model, tenant, status, replica), series.count)
+                metrics.add("requests", (api, model, tenant, status, replica), series.count)
             for kind, number in (("input", series.input_tokens), ("output", series.output_tokens)):
                 if number:
-                    made.add("tokens", (api, model, tenant, kind), number)
+                    metrics.add("tokens", (api, model, tenant, kind), number)
         for source in self._sources:
             try:
-                made.add_samples(source())
+                metrics.add_samples(source())
             except Exception as error:  # one failed source must not hide the others
                 _LOG.warning("a source of metrics failed: %s", type(error).__name__)
-        return made
+        return metrics
 
     def _record_exceptional(self, completed: CompletedRequest) -> None:
-        """Count errors, aborted responses, actions of the guard and notes, which most requests lack."""
-        api, add = completed.request.api, self._metric_set.add
+        """Count errors, aborted responses, actions of the guard and notes; most requests have none of these."""
+        api, count = completed.request.api, self._metric_set.add
         if completed.error_code:
-            add("request_errors", (api, completed.error_code[:_MAX_LABEL_CHARS]))
+            count("request_errors", (api, completed.error_code[:_MAX_LABEL_CHARS]))
         if not completed.is_complete:
-            add("responses_aborted", (api,))
+            count("responses_aborted", (api,))
         if (outcome := completed.guard_outcome) is not None:
-            add("guard_unjoined_requests" if outcome.is_unjoined else "guarded_requests", (api,))
+            count("guard_unjoined_requests" if outcome.is_unjoined else "guarded_requests", (api,))
             for code in self._finding_deduplicator.select_new(completed.request.tenant, outcome):
-                add("guard_findings", (code[:_MAX_LABEL_CHARS],))
+                count("guard_findings", (code[:_MAX_LABEL_CHARS],))
             for strategy, _ in outcome.recoveries:
-                add("guard_recoveries", (strategy[:_MAX_LABEL_CHARS],))
+                count("guard_recoveries", (strategy[:_MAX_LABEL_CHARS],))
             if outcome.stream_mode:
-                add("guard_buffered_streams", (outcome.stream_mode,))
+                count("guard_buffered_streams", (outcome.stream_mode,))
         for name, _ in completed.notes:
-            add("upstream_interventions", (name[:_MAX_LABEL_CHARS],))
+            count("upstream_interventions", (name[:_MAX_LABEL_CHARS],))
 
     def _find_or_create_series(self, key: _SeriesKey) -> _Series:
         """Return the series of a new combination of labels, or the series ``other`` above the limits."""
@@ -290,15 +286,15 @@ class Metrics:
         return {labels[4] for labels in self._series_by_labels}
 
     def _find_or_create_histogram(self, name: str, labels: tuple[str, ...]) -> Histogram:
-        held = self._metric_set.histograms.setdefault(name, {})
-        return held.setdefault(labels[:2], Histogram(len(self._bounds)))
+        histograms = self._metric_set.histograms.setdefault(name, {})
+        return histograms.setdefault(labels[:2], Histogram(len(self._bounds)))
 
 
 class FindingDeduplicator:
     """Filter for new findings: each request of a run reports all findings of the run.
 
     Args:
-        max_runs: maximum number of runs; the least recently used is forgotten first.
+        max_runs: maximum number of runs; above it, the filter discards the least recently used run.
     """
 
     def __init__(self, max_runs: int = 4096) -> None:
@@ -324,20 +320,17 @@ def extract_token_usage(response_body: bytes) -> tuple[int, int]:
     """
     at = _find_last_usage(response_body)
     if at >= 0:
-        usual = _COMMON_USAGE.match(response_body, at)
-        if usual:
-            return int(usual[1]), int(usual[2])
-        given, made = (
-            _extract_number(_INPUT_TOKENS, response_body, at),
-            _extract_number(_OUTPUT_TOKENS, response_body, at),
-        )
-        if given:
-            return given, made
+        common = _COMMON_USAGE.match(response_body, at)
+        if common:
+            return int(common[1]), int(common[2])
+        output_tokens = _extract_number(_OUTPUT_TOKENS, response_body, at)
+        if input_tokens := _extract_number(_INPUT_TOKENS, response_body, at):
+            return input_tokens, output_tokens
     else:
-        made = 0
+        output_tokens = 0
     head = response_body[:_SCAN_BYTES]
     first = _USAGE_FIELD.search(head)
-    return (_extract_number(_INPUT_TOKENS, head, first.start()) if first else 0), made
+    return (_extract_number(_INPUT_TOKENS, head, first.start()) if first else 0), output_tokens
 
 
 def _find_last_usage(response_body: bytes) -> int:

@@ -50,12 +50,12 @@ class SpanExporter:
     """
 
     def __init__(self, options: TracingOptions, *, target: ExportTarget | None = None) -> None:
-        found = target or options.resolve_target()
-        if found is None:
+        target = target or options.resolve_target()
+        if target is None:
             raise ValueError("tracing needs an endpoint")
-        self.options, self._target = options, found
+        self.options = options
         # Create the sender here: an import of its client in the thread would block all requests.
-        self._sender = SpanSender(found)
+        self._sender = SpanSender(target)
         self._queue: deque[tuple[int, CompletedRequest]] = deque()
         self._queued_bytes = 0
         self._wake_event = threading.Event()
@@ -73,8 +73,8 @@ class SpanExporter:
         """Queue a completed request of a model API."""
         if not completed.request.api:
             return
-        kept = self._truncate(completed)
-        size = len(kept.request.body) + len(kept.response_body)
+        completed = self._truncate(completed)
+        size = len(completed.request.body) + len(completed.response_body)
         if (
             len(self._queue) >= self.options.max_queue
             or self._queued_bytes + size > _MAX_QUEUE_BYTES
@@ -82,7 +82,7 @@ class SpanExporter:
         ):
             self.dropped += 1
             return
-        self._queue.append((time.time_ns(), kept))
+        self._queue.append((time.time_ns(), completed))
         self._queued_bytes += size
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="agentguard-spans", daemon=True)
@@ -98,21 +98,19 @@ class SpanExporter:
         self._wake_event.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
-        left = len(self._queue)
-        self.dropped += left
+        self.dropped += len(self._queue)
         self._queue.clear()
 
     def _truncate(self, completed: CompletedRequest) -> CompletedRequest:
         """Truncate the request body; keep both ends of a long response unless content is captured."""
-        asked, answer, shown = completed.request, completed.response_body, self.options.capture_content
-        most = 4 * self.options.max_chars if shown else 2 * EDGE_BYTES
-        if len(asked.body) <= most and len(answer) <= most:
+        request, response, captures = completed.request, completed.response_body, self.options.capture_content
+        max_bytes = 4 * self.options.max_chars if captures else 2 * EDGE_BYTES
+        if len(request.body) <= max_bytes and len(response) <= max_bytes:
             return completed  # a copy would take longer than the rest of this method
-        if len(answer) > most:
-            answer = answer[:most] if shown else answer[:EDGE_BYTES] + answer[-EDGE_BYTES:]
-        return replace(
-            completed, request=replace(asked, body=asked.body[:most]), sent_body=None, response_body=answer
-        )
+        if len(response) > max_bytes:
+            response = response[:max_bytes] if captures else response[:EDGE_BYTES] + response[-EDGE_BYTES:]
+        request = replace(request, body=request.body[:max_bytes])
+        return replace(completed, request=request, sent_body=None, response_body=response)
 
     def _run(self) -> None:
         asyncio.run(self._export())
@@ -133,15 +131,15 @@ class SpanExporter:
         self._queued_bytes -= size
         try:
             spans = [span for at, one in taken if (span := self._build_span(at, one)) is not None]
-            found = await self._sender.send(spans) if spans else None
+            result = await self._sender.send(spans) if spans else None
         except AgentGuardError as error:
             self.dropped += count
             self._warn_dropped(f"{error.code}: {error}")
-        except Exception as error:  # one failed span must not end the thread
+        except Exception as error:  # one failed span must not stop the thread
             self.dropped += count
             self._warn_dropped(type(error).__name__)
         else:
-            rejected = found.rejected if found else 0
+            rejected = result.rejected if result else 0
             self.sent += len(spans) - rejected
             self.dropped += rejected
 
@@ -158,7 +156,7 @@ class SpanExporter:
         """Log dropped spans, at most once a minute."""
         if time.monotonic() - self._warned_at > _WARNING_INTERVAL_S:
             self._warned_at = time.monotonic()
-            _LOG.warning("spans were lost: %s", reason)
+            _LOG.warning("spans were dropped: %s", reason)
 
 
 EDGE_BYTES: Final = 4096
@@ -248,13 +246,13 @@ def _build_response_attributes(body: bytes) -> Iterator[tuple[str, AttributeValu
             yield name, _shorten(found[1].decode("utf-8", "replace"))
     if finished := _FINISH_REASON.findall(tail):
         yield "gen_ai.response.finish_reasons", tuple(one.decode() for one in finished[-8:])
-    given, made = extract_token_usage(body)
-    if given:
-        yield "gen_ai.usage.input_tokens", given
-        yield "llm.token_count.prompt", given
-    if made:
-        yield "gen_ai.usage.output_tokens", made
-        yield "llm.token_count.completion", made
+    input_tokens, output_tokens = extract_token_usage(body)
+    if input_tokens:
+        yield "gen_ai.usage.input_tokens", input_tokens
+        yield "llm.token_count.prompt", input_tokens
+    if output_tokens:
+        yield "gen_ai.usage.output_tokens", output_tokens
+        yield "llm.token_count.completion", output_tokens
 
 
 def _build_evaluation_events(

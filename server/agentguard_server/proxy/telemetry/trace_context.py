@@ -50,8 +50,8 @@ def extract_trace_context(request: ProxyRequest, sample_ratio: float = 1.0) -> T
         sample_ratio: share of new traces to record. The decision depends only on the trace ID, so that
             repeated calls agree.
     """
-    given = [value for name, value in request.headers if name == b"traceparent"]
-    found = _TRACEPARENT.fullmatch(given[0].strip()) if len(given) == 1 else None
+    values = [value for name, value in request.headers if name == b"traceparent"]
+    found = _TRACEPARENT.fullmatch(values[0].strip()) if len(values) == 1 else None
     # An unknown version may have further fields at its end; version 00 may not.
     if found is None or (found[1] == b"00" and found[5]):
         trace_id = hashlib.sha256(b"agentguard trace\0" + request.request_id.encode()).hexdigest()[:32]
@@ -77,7 +77,7 @@ def build_propagation_headers(request: ProxyRequest, sample_ratio: float = 1.0) 
     A ``tracestate`` of the client without a valid ``traceparent`` is replaced by an empty one.
     """
     trace = extract_trace_context(request, sample_ratio)
-    made: Headers = ((b"traceparent", trace.traceparent),)
+    headers: Headers = ((b"traceparent", trace.traceparent),)
     if trace.parent_id is None and any(name == b"tracestate" for name, _ in request.headers):
-        return (*made, (b"tracestate", b""))
-    return made
+        return (*headers, (b"tracestate", b""))
+    return headers

@@ -1,27 +1,28 @@
 """Snapshots through which each worker of a machine can report on all workers.
 
 Each worker writes its metrics and status to its own file about once a second. The worker that serves a
-request for metrics or status adds the files of the others. Counters must not fall when a worker ends, so
-one more file holds the counts of ended workers. Only this user can access the folder. Files of an
+request for metrics or status adds the files of the others. Counters must not decrease when a worker ends, so
+one more file has the counts of ended workers. Only the user of the proxy can access the folder. Files of an
 unexpected shape are ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from agentguard_server.file_lock import lock_file
 from agentguard_server.proxy.telemetry.metrics import MetricSet
 
 _FILE_NAME: Final = re.compile(r"worker-(\d+)-(\d+)\.json")
@@ -94,7 +95,7 @@ class SnapshotDirectory:
 
     def list_live_snapshots(self) -> list[WorkerSnapshot]:
         """Return the snapshots of the other running workers, sorted by worker number."""
-        return sorted(self._iter_snapshots(include_dead=False), key=lambda sheet: (sheet.worker, sheet.pid))
+        return sorted(self._iter_snapshots(include_dead=False), key=lambda one: (one.worker, one.pid))
 
     def read_metrics(self) -> tuple[list[WorkerSnapshot], MetricSet | None]:
         """Return the snapshots of the other workers and the metrics of ended workers.
@@ -103,10 +104,8 @@ class SnapshotDirectory:
         """
         if self._folder is None:
             return [], None
-        with (
-            contextlib.suppress(OSError),
-            self._lock(),
-        ):  # the lock keeps other workers from absorbing a file during the read
+        # The lock prevents that another worker absorbs a file during the read.
+        with contextlib.suppress(OSError), self._lock():
             self._absorb_dead_workers()
             return list(self._iter_snapshots(include_dead=True)), self._read_ended_metrics()
         return self.list_live_snapshots(), self._read_ended_metrics()
@@ -125,12 +124,15 @@ class SnapshotDirectory:
             if pid == self._pid or not (include_dead or _is_process_alive(pid)):
                 continue
             data = _read_json(path)
-            tally = _parse_metrics(data)
-            if tally is not None and isinstance(data.get("at"), int | float):
-                state = data.get("state")
-                state = state if isinstance(state, dict) else {}
+            metrics = _parse_metrics(data)
+            if metrics is not None and isinstance(data.get("at"), int | float):
+                status = data.get("state")
                 yield WorkerSnapshot(
-                    worker=worker, pid=pid, published_at=float(data["at"]), metrics=tally, status=state
+                    worker=worker,
+                    pid=pid,
+                    published_at=float(data["at"]),
+                    metrics=metrics,
+                    status=status if isinstance(status, dict) else {},
                 )
 
     def _iter_files(self) -> Iterator[tuple[Path, int, int]]:
@@ -152,25 +154,19 @@ class SnapshotDirectory:
     def _absorb(self, path: Path) -> None:
         """Add a snapshot's counters, without its gauges, to those of ended workers; remove the snapshot."""
         assert self._folder is not None
-        tally = _parse_metrics(_read_json(path))
-        if tally is not None:
-            total = MetricSet(tally.bounds)
-            before = self._read_ended_metrics()
-            if before is not None:
-                total.merge(before, include_gauges=False)
-            total.merge(tally, include_gauges=False)
+        metrics = _parse_metrics(_read_json(path))
+        if metrics is not None:
+            total = MetricSet(metrics.bounds)
+            ended = self._read_ended_metrics()
+            if ended is not None:
+                total.merge(ended, include_gauges=False)
+            total.merge(metrics, include_gauges=False)
             _write_json(self._folder / _ENDED_FILE, {"tally": total.to_dict()})
         path.unlink(missing_ok=True)
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
+    def _lock(self) -> AbstractContextManager[None]:
         assert self._folder is not None
-        file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(file)
+        return lock_file(self._folder / "lock")
 
 
 def _is_process_alive(pid: int) -> bool:
@@ -185,19 +181,19 @@ def _is_process_alive(pid: int) -> bool:
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
     """Replace a file atomically: a concurrent reader gets the old or the new content."""
-    made = path.with_suffix(f".{os.getpid()}.tmp")
-    made.write_bytes(orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS))
-    made.replace(path)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS))
+    temporary.replace(path)
 
 
 def _read_json(path: Path) -> Any:
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             return {}
-        found = orjson.loads(path.read_bytes())
+        data = orjson.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _parse_metrics(data: Any) -> MetricSet | None:

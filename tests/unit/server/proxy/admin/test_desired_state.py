@@ -71,7 +71,7 @@ def test_writes_within_one_file_timestamp_are_distinguished(
 ) -> None:
     """All writes have the same timestamp, and the file system reuses the inode number after two writes."""
     now = time.time_ns() + 10**12
-    stamp = "agentguard_server.proxy.admin.desired_state._file_stamp"
+    stamp = "agentguard_server.proxy.admin.desired_state._read_stamp"
     monkeypatch.setattr(stamp, lambda path: (now, 7) if path.exists() else None)
     told, asked = DesiredReplicaState(tmp_path), DesiredReplicaState(tmp_path)
     for what, held in (("drain", {"a": "drain"}), (None, {}), ("remove", {"a": "remove"})):

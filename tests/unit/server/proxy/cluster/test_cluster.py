@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentguard_server.proxy.cluster.services import ClusterServices
 from agentguard_server.proxy.cluster.conversation_store import SharedConversationStore
+from agentguard_server.proxy.cluster.services import ClusterServices
 from agentguard_server.proxy.config.schema import ClusterOptions
 
 from agentguard.backends.health.peer_hints import MAX_HINT_S, Hint
