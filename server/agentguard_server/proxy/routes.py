@@ -86,7 +86,7 @@ def match_route(method: str, path: bytes) -> Route:
     """Return the route of a request.
 
     Args:
-        method: HTTP method; only a POST to a model API is read, other methods pass through.
+        method: HTTP method. The proxy reads only a POST to a model API; it forwards other methods.
         path: path as `normalize_target` returns it, so that authorisation and endpoint see the same path.
     """
     if method == "POST":

@@ -1,9 +1,8 @@
 """Counters of rate limits in memory that all workers of a machine share.
 
 Each worker maps a file in the workers' folder. The file has a row per key and per tenant. A row has the
-theoretical arrival times of the request rate and the token rate, and for each worker the number of its
-requests in flight. A worker writes only its own number and reads the numbers of all workers, so no request
-takes a lock.
+theoretical arrival times of both rates, and for each worker the number of its requests in flight. A worker
+writes only its own number and reads the numbers of all workers, so no request takes a lock.
 
 * The number of concurrent requests never exceeds the limit: a worker counts its request before it compares.
   If two requests arrive at once below the limit by one, both may be rejected.

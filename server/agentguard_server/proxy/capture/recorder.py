@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.recover.plan import Recovery
 from agentguard.recover.recovery_rows import encode_recovery
@@ -39,9 +41,9 @@ from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 if TYPE_CHECKING:
     from agentguard.supervision.forked_process import ForkedProcess
-    from agentguard_server.proxy.hooks import CompletedRequest, ProxyRequest
+    from agentguard_server.proxy.hooks import CompletedRequest
 
-_RETRY_COUNT_HEADER: Final = b"x-stainless-retry-count"
+
 _BATCH_INTERVAL_S: Final = 0.02
 _BATCH_BYTES: Final = 262_144
 _INITIAL_BACKOFF_S: Final = 0.05
@@ -113,52 +115,46 @@ class CaptureRecorder:
 
     def record(self, completed: CompletedRequest) -> None:
         """Capture an unguarded request of a supported API; see `RequestObserver.record`."""
-        asked = completed.request
-        if completed.guard_outcome is not None or asked.api not in GUARDED_APIS:
+        request, response = completed.request, completed.response_body
+        if completed.guard_outcome is not None or request.api not in GUARDED_APIS:
             return  # the inline guard records its own runs
-        most, answer = self.options.max_body_bytes, completed.response_body
-        if len(asked.body) > most:
+        if len(request.body) > self.options.max_body_bytes:
             self.skipped_requests += 1
             return
-        if len(answer) > most:
+        if len(response) > self.options.max_body_bytes:
             self.truncated_responses += 1
-            answer = b""
+            response = b""
         elif completed.status != 200 or not completed.is_complete:
-            answer = b""
+            response = b""
         ended_at = time.time()
-        made = CapturedExchange(
-            tenant=asked.tenant,
-            run_id=parse_run_id(asked.run_id) if asked.run_id else "",
-            api=asked.api,
-            is_retry=_is_retry(asked),
-            request_body=asked.body,
-            response=answer,
+        exchange = CapturedExchange(
+            tenant=request.tenant,
+            run_id=parse_run_id(request.run_id) if request.run_id else "",
+            api=request.api,
+            is_retry=request.is_retry,
+            request_body=request.body,
+            response=response,
             started_at=ended_at - completed.duration_s,
             ended_at=ended_at,
         )
-        self.client.enqueue(made, len(asked.body) + len(answer))
+        self.client.enqueue(exchange, len(request.body) + len(response))
 
     def status(self) -> dict[str, Any]:
         """Return counters of accepted, pending and lost messages, and the status of the collector.
 
         All workers share one collector. Only the worker that starts it counts the lost rows.
         """
-        link = self.client
-        report = link.collector_status
+        client, supervisor = self.client, self._supervisor
         return {
-            "taken": link.accepted,
-            "pending": link.pending,
-            "lost": link.dropped,
-            "lost_rows": 0 if self._supervisor is None else link.dropped_rows + report.lost,
+            "taken": client.accepted,
+            "pending": client.pending,
+            "lost": client.dropped,
+            "lost_rows": 0 if supervisor is None else client.dropped_rows + client.collector_status.lost,
             "too_long": self.skipped_requests,
             "cut": self.truncated_responses,
-            "restarts": 0 if self._supervisor is None else self._supervisor.restarts,
-            "collector": {name: getattr(report, name) for name in report.__struct_fields__},
+            "restarts": 0 if supervisor is None else supervisor.restarts,
+            "collector": msgspec.structs.asdict(client.collector_status),
         }
-
-
-def _is_retry(request: ProxyRequest) -> bool:
-    return any(name == _RETRY_COUNT_HEADER and text != b"0" for name, text in request.headers)
 
 
 class CollectorClient:

@@ -11,6 +11,7 @@ from agentguard.backends.base import Response
 from agentguard.guard import Guard
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import Conversation
+from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits, parse_edits
 from agentguard.intercept.interceptor import CAPABILITIES, Interceptor
 from agentguard.intercept.registry import GUARDED_APIS
@@ -152,21 +153,21 @@ class InlineGuard:
         api = GUARDED_APIS.get(request.api)
         if api is None or request.run_id == "off" or self.options.stream_mode == "observe":
             return None
-        engine = self._interceptors.get(request.tenant) or self._create_interceptor(request.tenant)
-        run = parse_run_id(request.run_id) if request.run_id else ""
-        must = self._guards_all or (bool(run) and engine.has_run(run))
-        if not must and _TOOLS_FIELD not in request.body:
+        interceptor = self._interceptors.get(request.tenant) or self._create_interceptor(request.tenant)
+        run_id = parse_run_id(request.run_id) if request.run_id else ""
+        is_required = self._guards_all or (bool(run_id) and interceptor.has_run(run_id))
+        if not is_required and _TOOLS_FIELD not in request.body:
             if not any(mark in request.body for mark in _TOOL_HISTORY_MARKS):
                 return None
-            if self._conversations is None and not len(engine.conversations):
+            if self._conversations is None and not len(interceptor.conversations):
                 return None  # a request without tools can only continue a run
         if len(request.body) > self.options.max_body_bytes:
             self.counts.too_long += 1
             return None
-        asking = GuardCandidate(request, engine, api.adapter, run_id=run, is_required=must)
+        candidate = GuardCandidate(request, interceptor, api.adapter, run_id=run_id, is_required=is_required)
         if self._conversations is None and len(request.body) <= _MAX_INLINE_BODY_BYTES:
-            return self._intercept_now(asking)
-        return asyncio.ensure_future(self._intercept_deferred(asking))
+            return self._intercept_now(candidate)
+        return asyncio.ensure_future(self._intercept_deferred(candidate))
 
     async def _intercept_deferred(self, candidate: GuardCandidate) -> InterceptResult:
         """Open a request with a long body, or one whose run another worker may have begun."""
@@ -177,11 +178,11 @@ class InlineGuard:
         )
         if len(candidate.request.body) <= _MAX_INLINE_BODY_BYTES:
             return self._intercept_now(candidate, edits)
-        made = asyncio.ensure_future(asyncio.to_thread(self._intercept_now, candidate, edits))
+        result = asyncio.ensure_future(asyncio.to_thread(self._intercept_now, candidate, edits))
         try:
-            return await asyncio.shield(made)
+            return await asyncio.shield(result)
         except asyncio.CancelledError:  # the client disconnected, but the run must accept its next request
-            made.add_done_callback(_settle_abandoned)
+            result.add_done_callback(_settle_abandoned)
             raise
 
     async def _load_remote_edits(
@@ -193,63 +194,65 @@ class InlineGuard:
             if body is None or not candidate.adapter.can_guard(body):
                 return None
             keys = candidate.interceptor.list_foreign_keys(candidate.adapter, body, run_name=candidate.run_id)
-            found = await conversations.load(keys, tenant=candidate.request.tenant) if keys else None
-            return None if found is None else parse_edits(found)
+            state = await conversations.load(keys, tenant=candidate.request.tenant) if keys else None
+            return None if state is None else parse_edits(state)
         except Exception as error:  # continue with the history in the request
             candidate.interceptor.record_failure(error)
             return None
 
     def _intercept_now(self, candidate: GuardCandidate, edits: HistoryEdits | None = None) -> InterceptResult:
-        engine, dialect, asked = candidate.interceptor, candidate.adapter, candidate.request
+        interceptor, adapter, request = candidate.interceptor, candidate.adapter, candidate.request
         try:
-            body = decode_body(asked.body)
-            if body is None or not dialect.can_guard(body):
+            body = decode_body(request.body)
+            if body is None or not adapter.can_guard(body):
                 self.counts.unsupported += candidate.is_required or bool(body and body.get("tools"))
                 return None
-            known = edits is not None or engine.continues_conversation(body)
-            if not (candidate.is_required or known or requires_guard(dialect, body)):
+            is_known = edits is not None or interceptor.continues_conversation(body)
+            if not (candidate.is_required or is_known or requires_guard(adapter, body)):
                 return None
-            exchange = engine.open_request(
-                dialect,
+            guarded = interceptor.open_request(
+                adapter,
                 body,
                 run_name=candidate.run_id,
-                is_retry=_is_retry(asked),
+                is_retry=request.is_retry,
                 edits=edits,
-                size_bytes=len(asked.body),
+                size_bytes=len(request.body),
             )
-            return self._build_intercepted(engine, exchange, asked)
+            return self._build_intercepted(interceptor, guarded, request)
         except Exception as error:  # an error of the guard is not an error of the request
-            engine.record_failure(error)
-            if not engine.fails_closed:
+            interceptor.record_failure(error)
+            if not interceptor.fails_closed:
                 return None
             self.counts.refused += 1
-            return build_guard_failure_response(asked)
+            return build_guard_failure_response(request)
 
     def end_idle(self) -> int:
         """End the runs that are idle longer than the timeout; return their number."""
-        return sum(engine.end_idle(self.options.idle_timeout_s) for engine in self._interceptors.values())
+        return sum(one.end_idle(self.options.idle_timeout_s) for one in self._interceptors.values())
 
     def close(self) -> None:
         """End all runs and close the judges; a later request with the same history begins another run."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        for engine in self._interceptors.values():
-            engine.end_idle(-1.0)
+        for interceptor in self._interceptors.values():
+            interceptor.end_idle(-1.0)
         for guard in self._guards.values():
             guard.close()
 
     def _build_intercepted(
-        self, interceptor: Interceptor, guarded: Any, request: ProxyRequest
+        self, interceptor: Interceptor, guarded: GuardedRequest, request: ProxyRequest
     ) -> InlineGuardedRequest:
-        session, tenant = guarded.session, request.tenant
-        self.sessions.touch(tenant, session, len(request.body))
+        self.sessions.touch(request.tenant, guarded.session, len(request.body))
         if guarded.is_unjoined:
             self.counts.unjoined += 1
         else:
             self.counts.guarded += 1
-        everything = self.options.stream_mode == "buffer_all"
         return InlineGuardedRequest(
-            interceptor, guarded, request, buffers_text=everything, on_settled=self._schedule_sweep
+            interceptor,
+            guarded,
+            request,
+            buffers_text=self.options.stream_mode == "buffer_all",
+            on_settled=self._schedule_sweep,
         )
 
     def _schedule_sweep(self) -> None:
@@ -263,24 +266,24 @@ class InlineGuard:
     def _sweep_idle_runs(self) -> None:
         self._sweep_timer = None
         self.end_idle()
-        if any(len(engine.conversations) for engine in self._interceptors.values()):
+        if any(len(one.conversations) for one in self._interceptors.values()):
             self._schedule_sweep()
 
     def _create_interceptor(self, tenant: str) -> Interceptor:
-        guard, runs = self._create_guard(tenant), self.options
+        guard, options = self._create_guard(tenant), self.options
         self._guards[tenant] = guard
-        keep = None if self._conversations is None else self._build_state_saver(self._conversations, tenant)
-        made = Interceptor(
+        interceptor = self._interceptors[tenant] = Interceptor(
             guard,
-            agent=runs.agent,
-            max_conversations=runs.max_sessions,
-            max_conversation_bytes=runs.max_session_bytes,
+            agent=options.agent,
+            max_conversations=options.max_sessions,
+            max_conversation_bytes=options.max_session_bytes,
             run_name_suffix=self._run_name_suffix,
             create_session=self._build_session_factory(guard, tenant),
-            save_edits=keep,
+            save_edits=None
+            if self._conversations is None
+            else self._build_edit_saver(self._conversations, tenant),
         )
-        self._interceptors[tenant] = made
-        return made
+        return interceptor
 
     def _create_guard(self, tenant: str) -> Guard:
         """Create the tenant's guard; all guards share one localizer, and no two tenants share schemata."""
@@ -302,31 +305,36 @@ class InlineGuard:
             accept=accept if log is None else record_acceptance(accept, _TenantAcceptances(log, tenant)),
         )
 
-    def _build_state_saver(
+    def _build_edit_saver(
         self, conversations: ConversationStore, tenant: str
     ) -> Callable[[Conversation, Mapping[str, Any]], None]:
-        def keep(of: Conversation, data: Mapping[str, Any]) -> None:
+        def save_edits(conversation: Conversation, data: Mapping[str, Any]) -> None:
             conversations.save(
-                of.continuation_keys, data, tenant=tenant, run=of.session.id, version=of.version
+                conversation.continuation_keys,
+                data,
+                tenant=tenant,
+                run=conversation.session.id,
+                version=conversation.version,
             )
 
-        return keep
+        return save_edits
 
     def _build_session_factory(self, guard: Guard, tenant: str) -> Callable[[Trajectory], Session]:
-        def begin(meta: Trajectory) -> Session:
-            log = None if self._run_log_factory is None else self._run_log_factory.open_run_log(tenant)
-            book = (
-                None
-                if self._conversations is None
-                else self._conversations.create_effect_store(meta.id, tenant=tenant)
-            )
+        def create_session(meta: Trajectory) -> Session:
+            factory, conversations = self._run_log_factory, self._conversations
+            run_log = None if factory is None else factory.open_run_log(tenant)
             session = guard.session(
-                meta, CAPABILITIES, recorder=RunRecorder(meta, log=log), effect_store=book
+                meta,
+                CAPABILITIES,
+                recorder=RunRecorder(meta, log=run_log),
+                effect_store=None
+                if conversations is None
+                else conversations.create_effect_store(meta.id, tenant=tenant),
             )
             self.sessions.add(tenant, session)
             return session
 
-        return begin
+        return create_session
 
 
 def _settle_abandoned(future: asyncio.Future[InterceptResult]) -> None:
@@ -343,8 +351,3 @@ def _warm_up(guard: Guard) -> None:
     session.check_boundary()
     session.propose(turn)
     session.commit(turn)
-
-
-def _is_retry(request: ProxyRequest) -> bool:
-    """Return whether the client marks the request as a retry, as the OpenAI and Anthropic SDKs do."""
-    return dict(request.headers).get(b"x-stainless-retry-count", b"0") != b"0"

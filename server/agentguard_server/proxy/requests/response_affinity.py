@@ -1,7 +1,7 @@
 """Affinity of stored responses: only the replica that has one can continue, return or cancel it.
 
-A worker remembers the latest responses that it forwarded. For other responses, the load balancing policy
-chooses the replica.
+A worker has the replicas of the latest responses that it forwarded. For other responses, the load balancing
+policy chooses the replica.
 
 """
 

@@ -229,7 +229,7 @@ class Metrics:
         return metrics
 
     def _record_exceptional(self, completed: CompletedRequest) -> None:
-        """Count errors, aborted responses, actions of the guard and notes; most requests have none of these."""
+        """Count errors, aborted responses, actions of the guard and notes; most requests have none."""
         api, count = completed.request.api, self._metric_set.add
         if completed.error_code:
             count("request_errors", (api, completed.error_code[:_MAX_LABEL_CHARS]))

@@ -120,10 +120,10 @@ class TracingOptions(BaseModel):
 
         if not environment.get(self.headers_env):
             raise ConfigError(f"tracing.headers_env: the environment has no variable {self.headers_env}")
-        found = parse_header_list(environment[self.headers_env])
-        if not found:
+        headers = parse_header_list(environment[self.headers_env])
+        if not headers:
             raise ConfigError(f"tracing.headers_env: {self.headers_env} is not NAME=VALUE,NAME=VALUE")
-        return self._build_target(found)
+        return self._build_target(headers)
 
     def _build_target(self, extra_headers: Mapping[str, str]) -> ExportTarget:
         from agentguard.otlp.exporter import ExportTarget

@@ -37,14 +37,13 @@ class _MetricSetCollector:
         self._metric_set = metric_set
 
     def collect(self) -> Iterator[Metric]:
-        for family in METRIC_DEFINITIONS.values():
-            if family.kind == "histogram":
-                held = self._metric_set.histograms.get(family.name)
-                if held:
-                    yield _build_histogram_family(family, held, self._metric_set.bounds)
-            elif numbers := self._metric_set.values.get(family.name):
-                metric = _build_metric_family(family)
-                for labels, value in numbers.items():
+        for definition in METRIC_DEFINITIONS.values():
+            if definition.kind == "histogram":
+                if histograms := self._metric_set.histograms.get(definition.name):
+                    yield _build_histogram_family(definition, histograms, self._metric_set.bounds)
+            elif values := self._metric_set.values.get(definition.name):
+                metric = _build_metric_family(definition)
+                for labels, value in values.items():
                     metric.add_metric(labels, value)
                 yield metric
 
@@ -52,8 +51,8 @@ class _MetricSetCollector:
 def _build_metric_family(definition: MetricDefinition) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    made = CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily
-    return made(METRIC_PREFIX + definition.name, definition.help, labels=definition.label_names)
+    family = CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily
+    return family(METRIC_PREFIX + definition.name, definition.help, labels=definition.label_names)
 
 
 def _build_histogram_family(

@@ -9,7 +9,7 @@ from agentguard_server.proxy.capture.protocol import CapturedExchange, Collector
 from agentguard_server.proxy.capture.recorder import CaptureRecorder
 from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
-from agentguard_server.proxy.process.services import _capture_metrics
+from agentguard_server.proxy.process.services import _iter_capture_metrics
 
 from agentguard.backends.pool import Pool
 from tests.unit.server.proxy.harness import gateway
@@ -23,11 +23,11 @@ def test_dropped_or_pending_captures_are_not_counted_as_accepted(tmp_path: Path)
         )
         for _ in range(100):
             capture.client.enqueue(CapturedExchange("", "", "chat", False, b"x" * 1000, b"", 0.0, 0.0), 1000)
-        told = {name: value for name, _, value in _capture_metrics(capture)}
+        told = {name: value for name, _, value in _iter_capture_metrics(capture)}
         assert 0 < told["capture_dropped"] < 100
         assert told["capture_accepted"] == 0
         capture.client.close()
-        assert {name: value for name, _, value in _capture_metrics(capture)} == {
+        assert {name: value for name, _, value in _iter_capture_metrics(capture)} == {
             "capture_dropped": 100,
             "capture_accepted": 0,
         }
@@ -41,7 +41,7 @@ def test_lost_rows_are_counted_once_for_all_workers(worker: int, expected: int, 
         CaptureOptions(), GuardOptions(), worker=worker, socket_path_override=str(tmp_path / "nobody")
     )
     capture.client.collector_status = CollectorStatus(lost=7)
-    assert {name: value for name, _, value in _capture_metrics(capture)}["capture_dropped"] == expected
+    assert {name: value for name, _, value in _iter_capture_metrics(capture)}["capture_dropped"] == expected
 
 
 def test_guard_counters_are_reported_as_metrics_and_status() -> None:
