@@ -53,7 +53,7 @@ class ProxyError(AgentGuardError):
         status: HTTP status.
         code: code of the error.
         reason: message for the client, without parts of its request.
-        retry_after_s: seconds to wait before a retry, if known.
+        retry_after_s: seconds to wait before a retry; negative if the client must not retry. None if unknown.
         closes_connection: True if the connection cannot be used again.
     """
 
@@ -111,10 +111,11 @@ def encode_error_body(error: ProxyError, shape: ErrorShape, request_id: str) -> 
 def build_error_headers(error: ProxyError) -> list[tuple[bytes, bytes]]:
     """Return the headers of the error response, without the content length."""
     headers = [(b"content-type", b"application/json"), (b"date", formatdate(usegmt=True).encode())]
-    after = error.retry_after_s
-    if after is not None and after >= 0:
-        headers.append((b"retry-after", str(math.ceil(min(after, _MAX_RETRY_AFTER_S))).encode()))
-    elif after is not None:
+    retry_after_s = error.retry_after_s
+    if retry_after_s is not None and retry_after_s >= 0:
+        seconds = math.ceil(min(retry_after_s, _MAX_RETRY_AFTER_S))
+        headers.append((b"retry-after", b"%d" % seconds))
+    elif retry_after_s is not None:
         headers.append((b"x-should-retry", b"false"))
     if error.status == 405:
         headers.append((b"allow", b"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"))  # RFC 9110, 15.5.6
@@ -139,8 +140,8 @@ def _error_fields(error: ProxyError, shape: ErrorShape, request_id: str) -> dict
     status = error.status
     if shape == "messages":
         kind = _MESSAGES_ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-        told = {"type": kind, "message": error.reason}
-        return {"type": "error", "error": told, "request_id": request_id}
+        fields = {"type": kind, "message": error.reason}
+        return {"type": "error", "error": fields, "request_id": request_id}
     kind = _OPENAI_ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": error.reason, "type": kind, "param": None, "code": error.code}}
 

@@ -16,12 +16,10 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from agentguard.backends.base import Headers, Response, StreamingResponse
 from agentguard.resilience.base import RequestPriority
-
-_RETRY_COUNT_HEADER: Final = b"x-stainless-retry-count"
 
 ApiName = str
 """``chat``, ``completions``, ``embeddings``, ``responses`` or ``messages``; empty for other requests."""
@@ -71,11 +69,6 @@ class ProxyRequest:
     prefix_digest: bytes = b""
     quorum_size: int = 1
     pinned_replica: str = ""
-
-    @property
-    def is_retry(self) -> bool:
-        """Return whether the client marks the request as a retry, as the OpenAI and Anthropic SDKs do."""
-        return any(name == _RETRY_COUNT_HEADER and value != b"0" for name, value in self.headers)
 
 
 @dataclass(slots=True, kw_only=True)

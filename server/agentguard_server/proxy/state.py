@@ -73,12 +73,8 @@ class AppState:
         clock: Clock = MONOTONIC,
     ) -> None:
         self.settings, self.pool, self.interceptor = settings, pool, interceptor
-        self.request_observers, self.admin_app, self.max_captured_bytes, self.clock = (
-            request_observers,
-            admin_app,
-            max_captured_bytes,
-            clock,
-        )
+        self.request_observers, self.max_captured_bytes = request_observers, max_captured_bytes
+        self.admin_app, self.clock = admin_app, clock
         self.build_trace_headers = build_trace_headers
         self.keyring = Keyring.from_settings(settings)
         self.is_draining = False

@@ -38,6 +38,7 @@ from agentguard_server.proxy.capture.protocol import (
 )
 from agentguard_server.proxy.guard.inline_guarded_request import parse_run_id
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
+from agentguard_server.proxy.http.headers import is_retry
 
 if TYPE_CHECKING:
     from agentguard.supervision.forked_process import ForkedProcess
@@ -131,7 +132,7 @@ class CaptureRecorder:
             tenant=request.tenant,
             run_id=parse_run_id(request.run_id) if request.run_id else "",
             api=request.api,
-            is_retry=request.is_retry,
+            is_retry=is_retry(request.headers),
             request_body=request.body,
             response=response,
             started_at=ended_at - completed.duration_s,

@@ -32,6 +32,7 @@ from agentguard_server.proxy.guard.inline_guarded_request import (
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.guard.session_registry import SessionRegistry
 from agentguard_server.proxy.hooks import GuardCounters, InterceptedRequest, ProxyRequest
+from agentguard_server.proxy.http.headers import is_retry
 
 _SWEEPS_PER_TIMEOUT: Final = 4
 """Number of sweeps for idle runs per idle timeout."""
@@ -214,7 +215,7 @@ class InlineGuard:
                 adapter,
                 body,
                 run_name=candidate.run_id,
-                is_retry=request.is_retry,
+                is_retry=is_retry(request.headers),
                 edits=edits,
                 size_bytes=len(request.body),
             )

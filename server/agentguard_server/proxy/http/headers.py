@@ -56,42 +56,43 @@ def split_request_headers(
         forward_api_key: True to forward the client's API key, since the proxy has no keys itself.
 
     Returns:
-        The headers to forward, in their order, and the headers for the proxy by name. Of a repeated name
-        the latter have the first value.
+        The headers to forward, in their order, and the headers for the proxy by name. A repeated header for
+        the proxy has its first value.
     """
-    on: list[tuple[bytes, bytes]] = []
-    ours: dict[bytes, bytes] = {}
+    forwarded: list[tuple[bytes, bytes]] = []
+    proxy_headers: dict[bytes, bytes] = {}
     both = _FORWARDED_AND_READ_WITH_KEYS if forward_api_key else _FORWARDED_AND_READ
     for pair in headers:
         name = pair[0]
         if _FORWARDED_NAMES[name]:
-            on.append(pair)
+            forwarded.append(pair)
             continue
         if name not in _NOT_FORWARDED:
             continue
-        if name not in ours:
-            ours[name] = pair[1]
+        if name not in proxy_headers:
+            proxy_headers[name] = pair[1]
         elif name in _API_KEY_HEADERS:
-            ours[name] = b""  # two values are rejected, since the endpoint may read the other one
+            proxy_headers[name] = b""  # two values are rejected, since the endpoint may read the other one
         elif name == b"connection":
-            ours[name] += b"," + pair[1]
+            proxy_headers[name] += b"," + pair[1]
         if name in both:
-            on.append(pair)
-    if b"connection" in ours and (named := ours[b"connection"]) not in (b"keep-alive", b"close"):
-        hops = {token.strip().lower() for token in named.split(b",")}
-        on = [pair for pair in on if pair[0] not in hops]
-    return on, ours
+            forwarded.append(pair)
+    named = proxy_headers.get(b"connection", b"close")
+    if named not in (b"keep-alive", b"close"):
+        hop_by_hop = {token.strip().lower() for token in named.split(b",")}
+        forwarded = [pair for pair in forwarded if pair[0] not in hop_by_hop]
+    return forwarded, proxy_headers
 
 
 def filter_response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Return the upstream headers for the client; the caller adds the content length."""
+    """Return the upstream headers that the client gets; the caller adds the content length."""
     return [
         pair for pair in headers if pair[0] not in _NOT_RETURNED and not pair[0].startswith(b"agentguard-")
     ]
 
 
 def build_guard_headers(outcome: GuardOutcome) -> list[tuple[bytes, bytes]]:
-    """Return the response headers with the actions of the guard."""
+    """Build the response headers that describe the actions of the guard."""
     headers = [
         (b"agentguard-run", outcome.run_id.encode("latin-1", "replace")),
         (b"agentguard-step", b"%d" % outcome.step),
@@ -115,10 +116,18 @@ def _to_visible_ascii(text: str) -> bytes:
     return "".join(one if "!" <= one <= "~" else "?" for one in text).encode()
 
 
+def is_retry(headers: HeaderPairs) -> bool:
+    """Return whether a client marks its request as a retry, as the OpenAI and Anthropic SDKs do."""
+    for name, value in headers:
+        if name == b"x-stainless-retry-count":
+            return value != b"0"
+    return False
+
+
 def extract_api_key(proxy_headers: dict[bytes, bytes]) -> bytes:
     """Return the API key from the header of OpenAI's, Anthropic's or Azure's clients; empty without one."""
-    given = proxy_headers.get(b"authorization")
-    if given is not None:
-        kind, _, key = given.partition(b" ")
-        return key.strip() if kind.lower() == b"bearer" else b""
+    authorization = proxy_headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, key = authorization.partition(b" ")
+        return key.strip() if scheme.lower() == b"bearer" else b""
     return proxy_headers.get(b"x-api-key") or proxy_headers.get(b"api-key") or b""

@@ -18,6 +18,7 @@ from agentguard.resilience.deadline import Deadline
 from agentguard_server.proxy.auth.authorization import ANONYMOUS, Caller, authorize
 from agentguard_server.proxy.errors import ProxyError, find_upstream_response, summarize_error, to_proxy_error
 from agentguard_server.proxy.hooks import (
+    GuardOutcome,
     InterceptedRequest,
     ProxyRequest,
     RequestInterceptor,
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentguard.proxy")
 
 _NO_DEADLINE: Final = Deadline.never()
-_SHUTTING_DOWN: Final = ProxyError(
-    503, "shutting_down", "the proxy shuts down", retry_after_s=1, closes_connection=True
-)
 
 
 class ProxyApp:
@@ -123,7 +121,7 @@ class RequestHandler:
         """
         self._task = asyncio.current_task()
         self._app_state.in_flight.add(self)
-        entered = False
+        is_admitted = False
         try:
             self._caller = authorize(
                 self._app_state.keyring,
@@ -134,7 +132,7 @@ class RequestHandler:
                 allow_unauthenticated=self._app_state.settings.listen.allow_unauthenticated,
             )
             self._admit()
-            entered = True
+            is_admitted = True
             await self._process()
         except ProxyError as refusal:
             if self._cycle.linger_for_body():
@@ -151,7 +149,7 @@ class RequestHandler:
             await self._send_error(ProxyError(500, "internal_error", "the proxy failed; see its log"))
         finally:
             self._app_state.in_flight.discard(self)
-            if entered:
+            if is_admitted:
                 self._settle()
             if self._app_state.request_observers:
                 request = self._request or self._build_request()
@@ -180,15 +178,13 @@ class RequestHandler:
             self._task.cancel()
 
     def _admit(self) -> None:
-        gateway = self._app_state
+        app_state = self._app_state
         if self._route.kind == "none":
             raise ProxyError(404, "not_found", "the proxy has no resource at this path")
-        if gateway.is_draining:
-            raise ProxyError(
-                503, "shutting_down", "the proxy is shutting down", retry_after_s=1, closes_connection=True
-            )
-        if len(gateway.in_flight) > gateway.settings.limits.max_requests:
-            raise ProxyError(503, "overloaded", "too many requests are in progress", retry_after_s=1)
+        if app_state.is_draining:
+            raise _build_shutdown_error()
+        if len(app_state.in_flight) > app_state.settings.limits.max_requests:
+            raise ProxyError(503, "overloaded", "too many requests are in flight", retry_after_s=1)
         self._caller.acquire(self._started)
 
     async def _process(self) -> None:
@@ -260,86 +256,86 @@ class RequestHandler:
         """Apply guard and tracing to a request; return True if the response is already sent."""
         app_state = self._app_state
         if self._route.kind == "models":
-            known = model_list.build_model_list_response(app_state.pool.options, self._cycle.raw_path)
-            if known is not None:
-                await self._writer.send_response(known)
+            models = model_list.build_model_list_response(app_state.pool.options, self._cycle.raw_path)
+            if models is not None:
+                await self._writer.send_response(models)
                 return True
         if app_state.interceptor is not None and request.api:
-            final = await self._intercept(app_state.interceptor, request)
-            if final is not None:
-                guarded = self._intercepted
-                await self._writer.send_response(final, None if guarded is None else guarded.outcome)
+            response = await self._intercept(app_state.interceptor, request)
+            if response is not None:
+                await self._writer.send_response(response, self._get_outcome())
                 return True
         if app_state.build_trace_headers is not None:
             trace_headers = app_state.build_trace_headers(request)
             names = {name for name, _ in trace_headers}
-            kept = (pair for pair in request.headers if pair[0] not in names)
-            self._upstream_headers = (*kept, *trace_headers)
+            others = (pair for pair in request.headers if pair[0] not in names)
+            self._upstream_headers = (*others, *trace_headers)
         return False
+
+    def _get_outcome(self) -> GuardOutcome | None:
+        return None if self._intercepted is None else self._intercepted.outcome
 
     async def _intercept(self, interceptor: RequestInterceptor, request: ProxyRequest) -> Response | None:
         """Open the request at the inline guard; return the guard's own response, if it gives one."""
-        found = interceptor.intercept(request)
-        guarded = await found if isinstance(found, asyncio.Future) else found
-        if guarded is None or isinstance(guarded, Response):
-            return guarded
-        self._intercepted = guarded
-        return guarded.local_response
+        result = interceptor.intercept(request)
+        intercepted = await result if isinstance(result, asyncio.Future) else result
+        if intercepted is None or isinstance(intercepted, Response):
+            return intercepted
+        self._intercepted = intercepted
+        return intercepted.local_response
 
     async def _stream_response(self, response: StreamingResponse) -> None:
-        out, guarded = self._writer, self._intercepted
-        out.replica, out.notes = response.replica, response.notes
+        writer, intercepted = self._writer, self._intercepted
+        writer.replica, writer.notes = response.replica, response.notes
         try:
-            await out.start_response(
-                response.status, response.headers, None if guarded is None else guarded.outcome
-            )
-            if guarded is None:
-                learns = self._route.api == "responses"
+            await writer.start_response(response.status, response.headers, self._get_outcome())
+            if intercepted is None:
+                seeks_id = self._route.api == "responses"
                 async for chunk in response:
-                    if learns:
-                        learns = not self._app_state.response_affinity.record(chunk, response.replica)
-                    if not out.try_send_chunk(chunk):
-                        await out.send_chunk(chunk)
-                await out.end_response()
+                    if seeks_id:
+                        seeks_id = not self._app_state.response_affinity.record(chunk, response.replica)
+                    if not writer.try_send_chunk(chunk):
+                        await writer.send_chunk(chunk)
+                await writer.end_response()
             else:
-                await self._stream_buffered(response, guarded.create_stream_buffer())
+                await self._stream_buffered(response, intercepted.create_stream_buffer())
         finally:
-            out.notes = response.notes
+            writer.notes = response.notes
             await response.aclose()
 
     async def _stream_buffered(self, response: StreamingResponse, buffer: StreamBuffer) -> None:
         """Send the bytes that the guard releases; call the model again while the guard requires it."""
-        out, learns = self._writer, self._route.api == "responses"
+        writer, seeks_id = self._writer, self._route.api == "responses"
         async for chunk in response:
-            if learns:
-                learns = not self._app_state.response_affinity.record(chunk, response.replica)
-            await out.send_chunk(buffer.feed(chunk))
+            if seeks_id:
+                seeks_id = not self._app_state.response_affinity.record(chunk, response.replica)
+            await writer.send_chunk(buffer.feed(chunk))
         while True:
             try:
-                shown, again = await buffer.finish(self._call_model)
+                released, calls_again = await buffer.finish(self._call_model)
             except EOFError:
                 raise BackendError("the stream ended before its last event", stage="committed") from None
-            await out.send_chunk(shown)
-            if not again:
-                return await out.end_response()
+            await writer.send_chunk(released)
+            if not calls_again:
+                return await writer.end_response()
             try:
                 await self._resend_stream(buffer)
             except ResilienceError as error:
-                return await out.send_error_event(
+                return await writer.send_error_event(
                     error.code, buffer.format_error_event(to_proxy_error(error).reason)
                 )
 
     async def _resend_stream(self, buffer: StreamBuffer) -> None:
         """Call the model again and feed its stream to the buffer. Raises ResilienceError on a failure."""
         assert self._intercepted is not None  # for mypy: only a guarded request has a buffer
-        answer = await self._call_model(self._intercepted.body or self._body, True)
-        if isinstance(answer, Response):
+        response = await self._call_model(self._intercepted.body or self._body, True)
+        if isinstance(response, Response):
             raise BackendError("the endpoint sent no stream for the repeated request")
         try:
-            async for chunk in answer:
+            async for chunk in response:
                 await self._writer.send_chunk(buffer.feed(chunk))
         finally:
-            await answer.aclose()
+            await response.aclose()
 
     def _call_model(self, body: bytes, stream: bool) -> Coroutine[Any, Any, Response | StreamingResponse]:
         if self._usage_meter is None:
@@ -357,13 +353,11 @@ class RequestHandler:
 
     async def _send_upstream_error(self, error: ResilienceError) -> None:
         """Send the endpoint's error response unchanged, or else an error of the proxy."""
-        given = None if self._writer.status else find_upstream_response(error)
-        if given is None:
+        response = None if self._writer.status else find_upstream_response(error)
+        if response is None:
             return await self._send_error(to_proxy_error(error))
         self._writer.error_code = error.code
-        return await self._writer.send_response(
-            given, None if self._intercepted is None else self._intercepted.outcome
-        )
+        return await self._writer.send_response(response, self._get_outcome())
 
     async def _handle_cancellation(self) -> None:
         if self._task is None or not self._end_reason:
@@ -372,4 +366,9 @@ class RequestHandler:
         if self._end_reason == "left":
             self._writer.on_client_disconnect()
         elif not self._writer.is_complete:
-            await self._send_error(_SHUTTING_DOWN)
+            await self._send_error(_build_shutdown_error())
+
+
+def _build_shutdown_error() -> ProxyError:
+    reason = "the proxy is shutting down"
+    return ProxyError(503, "shutting_down", reason, retry_after_s=1, closes_connection=True)

@@ -100,7 +100,7 @@ class ResponseWriter:
         headers = filter_response_headers(response.headers)
         if response.status not in _BODILESS_STATUSES:
             body = response.body
-            headers.append((b"content-length", b"%d" % len(body) if body else _bodiless_length(response)))
+            headers.append((b"content-length", b"%d" % len(body) if body else _find_length(response)))
         self._complete_head(response.status, headers, outcome)
         if self._capture_room:
             self._capture(response.body)
@@ -117,11 +117,11 @@ class ResponseWriter:
         self, status: int, headers: Headers, outcome: GuardOutcome | None = None
     ) -> None:
         """Begin a response whose body is sent in chunks."""
-        kept = filter_response_headers(headers)
+        filtered = filter_response_headers(headers)
         self._is_event_stream = any(
-            name == b"content-type" and value.startswith(_EVENT_STREAM) for name, value in kept
+            name == b"content-type" and value.startswith(_EVENT_STREAM) for name, value in filtered
         )
-        await self._send_head(status, kept, outcome)
+        await self._send_head(status, filtered, outcome)
 
     async def send_chunk(self, data: bytes) -> None:
         """Send a part of the body; wait while the client does not read."""
@@ -208,8 +208,8 @@ class ResponseWriter:
         if self.replica:
             headers.append((_REPLICA_HEADER, self.replica.encode("latin-1", "replace")))
         if self.notes:
-            told = ", ".join(f"{name}={value}" for name, value in self.notes)
-            headers.append((_UPSTREAM_HEADER, told.encode("latin-1", "replace")))
+            notes = ", ".join(f"{name}={value}" for name, value in self.notes)
+            headers.append((_UPSTREAM_HEADER, notes.encode("latin-1", "replace")))
         if outcome is not None:
             headers += build_guard_headers(outcome)
         self.status, self._is_started = status, True
@@ -222,6 +222,6 @@ class ResponseWriter:
             self._capture_room = room - len(data)
 
 
-def _bodiless_length(response: Response) -> bytes:
-    """Return the Content-Length of an upstream response to HEAD; 0 if it has none."""
+def _find_length(response: Response) -> bytes:
+    """Return the Content-Length of an upstream response without a body, as to HEAD; 0 if it has none."""
     return next((value for name, value in response.headers if name == b"content-length"), b"0")
