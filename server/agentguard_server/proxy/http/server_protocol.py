@@ -2,8 +2,8 @@
 
 * The head of a request must arrive in time and within its size limit.
 * A client must read its responses; every wait has a timeout.
-* After the rejection of a request with an unread body, the server continues to read for 1 s. The client thus
-  receives the error. Then the server closes the connection (RFC 9112, 9.6).
+* After the rejection of a request with an unread body, the server continues to read for 1 s. Otherwise a
+  reset could discard the error. Then the server closes the connection (RFC 9112, 9.6).
 * A pipelined request waits for the response to the earlier one. The server reads nothing in this time.
 * The parser, llhttp, is strict: it rejects two lengths, a length beside chunks, a bare LF and a folded line.
 

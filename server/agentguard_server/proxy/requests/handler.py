@@ -370,5 +370,6 @@ class RequestHandler:
 
 
 def _build_shutdown_error() -> ProxyError:
-    reason = "the proxy is shutting down"
-    return ProxyError(503, "shutting_down", reason, retry_after_s=1, closes_connection=True)
+    return ProxyError(
+        503, "shutting_down", "the proxy is shutting down", retry_after_s=1, closes_connection=True
+    )

@@ -120,8 +120,9 @@ async def _receive_body(cycle: RequestCycle, limits: LimitsOptions, memory: Body
 
 
 def _build_size_error(limit: int) -> ProxyError:
-    reason = f"the body exceeds the limit of {limit:,} bytes"
-    return ProxyError(413, "request_too_large", reason, closes_connection=True)
+    return ProxyError(
+        413, "request_too_large", f"the body exceeds the limit of {limit:,} bytes", closes_connection=True
+    )
 
 
 class RequestFields(msgspec.Struct, gc=False):
