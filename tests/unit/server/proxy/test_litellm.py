@@ -244,7 +244,7 @@ def test_call_cache_is_bounded_and_cleared() -> None:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        (b"", "not JSON"),
+        (b"", "not valid JSON"),
         (b"[]", "input_type"),
         (b'{"input_type": "other"}', "input_type"),
         (b'{"input_type": "request", "structured_messages": {}}', "structured_messages"),
