@@ -87,11 +87,11 @@ class CaptureRecorder:
         forked_collector: ForkedProcess | None = None,
     ) -> None:
         self.options = options
-        where = socket_path_override or build_socket_path(parent)
-        self.client = CollectorClient(where, max_queue_bytes=options.max_queue_bytes)
+        socket_path = socket_path_override or build_socket_path(parent)
+        self.client = CollectorClient(socket_path, max_queue_bytes=options.max_queue_bytes)
         self._supervisor = (
             CollectorSupervisor(
-                where, options, guard, run_name_suffix=run_name_suffix, forked=forked_collector
+                socket_path, options, guard, run_name_suffix=run_name_suffix, forked=forked_collector
             )
             if worker == 0
             else None
@@ -263,10 +263,8 @@ class CollectorClient:
                     self._fill_send_buffer()
                 self._send_buffer = self._send_buffer[self._socket.send(self._send_buffer) :]
                 if not self._send_buffer:
-                    self._sent_messages, self._send_buffer_messages = (
-                        self._sent_messages + self._send_buffer_messages,
-                        0,
-                    )
+                    self._sent_messages += self._send_buffer_messages
+                    self._send_buffer_messages = 0
         except BlockingIOError:
             asyncio.get_running_loop().add_writer(self._socket, self._on_writable)
         except OSError:
@@ -274,14 +272,14 @@ class CollectorClient:
 
     def _fill_send_buffer(self) -> None:
         """Move the next messages from the queue into one frame."""
-        taken: list[CollectorMessage] = []
-        size = 0
-        while self._queue and (not taken or size + self._queue[0][1] <= _BATCH_BYTES):
-            message, weight = self._queue.popleft()
-            taken.append(message)
-            size += weight
-        self._queued_bytes -= size
-        self._send_buffer, self._send_buffer_messages = memoryview(encode_frame(taken)), len(taken)
+        batch: list[CollectorMessage] = []
+        batch_bytes = 0
+        while self._queue and (not batch or batch_bytes + self._queue[0][1] <= _BATCH_BYTES):
+            message, size = self._queue.popleft()
+            batch.append(message)
+            batch_bytes += size
+        self._queued_bytes -= batch_bytes
+        self._send_buffer, self._send_buffer_messages = memoryview(encode_frame(batch)), len(batch)
 
     def _on_writable(self) -> None:
         if self._socket is not None:
@@ -289,17 +287,17 @@ class CollectorClient:
         self._flush()
 
     def _connect(self) -> bool:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        made.setblocking(False)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
         try:
-            made.connect(self._path)
+            connection.connect(self._path)
         except OSError:  # also raised if the listen backlog is full
-            made.close()
+            connection.close()
             return False
-        self._socket, self._sent_messages, self.collector_status = made, 0, CollectorStatus()
+        self._socket, self._sent_messages, self.collector_status = connection, 0, CollectorStatus()
         self._receive_buffer.clear()
         self._backoff_s = _INITIAL_BACKOFF_S
-        asyncio.get_running_loop().add_reader(made, self._on_readable)
+        asyncio.get_running_loop().add_reader(connection, self._on_readable)
         return True
 
     def _on_readable(self) -> None:
@@ -336,12 +334,8 @@ class CollectorClient:
         loop.remove_writer(self._socket)
         self._socket.close()
         self.dropped += self._send_buffer_messages + self._sent_messages - self.collector_status.handled
-        self._socket, self._send_buffer, self._send_buffer_messages, self._sent_messages = (
-            None,
-            memoryview(b""),
-            0,
-            0,
-        )
+        self._socket, self._send_buffer = None, memoryview(b"")
+        self._send_buffer_messages = self._sent_messages = 0
         self.collector_status = CollectorStatus(error=self.collector_status.error)
 
     def _schedule_reconnect(self) -> None:
@@ -365,13 +359,13 @@ class CollectorRunLog:
     def append(self, event: Mapping[str, Any]) -> None:
         """Queue an event. Never waits. Raises FormatError if the event is not JSON data."""
         data = dumps(event)
-        fresh = event["event"] == "header"
-        if fresh:
+        is_new = event["event"] == "header"
+        if is_new:
             self._run_id, self._header = str(event["id"]), data
         elif self._known_disconnects < self._client.disconnects:
             self._enqueue(self._header, is_new=False)
         self._known_disconnects = self._client.disconnects
-        self._enqueue(data, is_new=fresh)
+        self._enqueue(data, is_new=is_new)
 
     def close(self) -> None:
         """Do nothing: the sink has no resources."""

@@ -33,7 +33,7 @@ _RunKey = tuple[str, str]
 
 _MAX_OPEN_RUNS: Final = 4096
 _MAX_BUFFERED_BYTES: Final = 8 * 1024 * 1024
-"""Upper bound on the buffered events of open runs. Beyond it the runs that began first leave the buffer."""
+"""Upper bound on the buffered events of open runs. Above it, the writer releases the oldest buffers."""
 
 _MAX_LOGGED_FAILURES: Final = 100
 
@@ -99,15 +99,15 @@ class RunWriter:
     def record_event(self, message: RunEvent) -> None:
         """Record an event of a run with an inline guard. Raises FormatError if it is not valid."""
         key = (message.tenant, message.run_id)
-        log = self._event_sinks.get(key)
-        if message.is_new or log is None:
-            if log is not None:
-                log.release_buffer()
-            log = self._event_sinks[key] = RunEventSink(self, message.tenant, is_new=message.is_new)
+        sink = self._event_sinks.get(key)
+        if message.is_new or sink is None:
+            if sink is not None:
+                sink.release_buffer()
+            sink = self._event_sinks[key] = RunEventSink(self, message.tenant, is_new=message.is_new)
             while len(self._event_sinks) > _MAX_OPEN_RUNS:
                 self._event_sinks.popitem(last=False)[1].release_buffer()
         event = orjson.loads(message.event)
-        self._pending_events.append((log, event, message.event))
+        self._pending_events.append((sink, event, message.event))
         if event.get("event") == "end":
             self._event_sinks.pop(key, None)
 
@@ -144,23 +144,23 @@ class RunWriter:
     def _write_runs(self) -> None:
         """Write the changes of captured runs."""
         runs, self._changed_runs = list(self._changed_runs), {}
-        made = [(run, run.build_rows()) for run in runs]
-        harmless = self._is_free_of_secrets([row.data for _, rows in made for row in rows])
-        for run, rows in made:
+        changes = [(run, run.build_rows()) for run in runs]
+        are_clean = self._is_free_of_secrets([row.data for _, rows in changes for row in rows])
+        for run, rows in changes:
             try:
-                plain = harmless or self._is_free_of_secrets([row.data for row in rows])
-                self._write_run(run, rows, is_clean=plain)
+                is_clean = are_clean or self._is_free_of_secrets([row.data for row in rows])
+                self._write_run(run, rows, is_clean=is_clean)
             except Exception as error:  # one run must not prevent the next
                 self._record_failure(error)
 
     def _write_events(self) -> None:
         """Write the events of runs with an inline guard."""
         events, self._pending_events = self._pending_events, []
-        harmless = self._is_free_of_secrets([event for _, event, _ in events])
-        for log, event, encoded in events:
+        are_clean = self._is_free_of_secrets([event for _, event, _ in events])
+        for sink, event, encoded in events:
             try:
-                stored = event if harmless else self.redact(event)
-                log.append(stored, encoded if stored is event else None)
+                stored = event if are_clean else self.redact(event)
+                sink.append(stored, encoded if stored is event else None)
             except Exception as error:  # one event must not prevent the next
                 self._record_failure(error)
 
@@ -185,19 +185,19 @@ class RunWriter:
         self.store.write(*run.commit_rows(rows, is_redacted=not is_clean))
         if not run.has_ended:
             return
-        whole = run.release_trajectory()
-        ended = EndedRun(tenant=run.tenant, id=run.id, trajectory=whole)
+        trajectory = run.release_trajectory()
+        ended = EndedRun(tenant=run.tenant, id=run.id, trajectory=trajectory)
         self.finish_run(ended, should_diagnose=run.has_tool_calls)
-        if self._guard is not None and whole is not None and not run.has_tool_calls:
+        if self._guard is not None and trajectory is not None and not run.has_tool_calls:
             if self._bundles is not None:
-                self._bundles.finish_run(run.tenant, whole, None)
-            found = detect(
-                whole,
+                self._bundles.finish_run(run.tenant, trajectory, None)
+            detection = detect(
+                trajectory,
                 self._guard.detectors,
                 deadline_s=self._guard.components.detector_deadline_s,
             )
-            if found.findings:
-                self.store.write(*build_finding_rows(run.id, found.findings, tenant=run.tenant))
+            if detection.findings:
+                self.store.write(*build_finding_rows(run.id, detection.findings, tenant=run.tenant))
 
     def _is_free_of_secrets(self, data: Sequence[Mapping[str, Any]]) -> bool:
         """Return True if a fast scan finds that the data cannot contain a secret."""
@@ -218,8 +218,8 @@ class RunWriter:
 class RunEventSink:
     """Sink for the redacted events of one run.
 
-    It buffers the events of a run, so that the diagnosis does not read the run from the store. A run whose
-    events were redacted, or that this process did not see from its beginning, has no buffer.
+    It buffers the events of a run, so that the diagnosis does not read the run from the store. There is no
+    buffer if an event was redacted, or if this process did not receive the first event of the run.
 
     Args:
         writer: writer of the rows.
@@ -261,7 +261,7 @@ class RunEventSink:
             self._writer.finish_run(ended, should_diagnose=self._has_tool_calls)
 
     def release_buffer(self) -> None:
-        """Drop the buffered events; the diagnosis then reads the run from the store."""
+        """Discard the buffered events; the diagnosis then reads the run from the store."""
         size, self._buffer, self._buffer_bytes = self._buffer_bytes, None, 0
         self._writer.track_buffer(self, -size)
 
