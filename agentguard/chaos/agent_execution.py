@@ -31,11 +31,11 @@ _clock: ContextVar[VirtualClock | None] = ContextVar("agentguard_virtual_time", 
 
 @contextmanager
 def virtual_time(clock: VirtualClock) -> Iterator[None]:
-    """Give the functions of the module ``time`` the time of a clock inside the ``with`` block.
+    """Make the functions of the module ``time`` use a virtual clock inside the ``with`` block.
 
     The block follows the context: it includes tasks that copy the context, and no other threads.
-    ``time.sleep`` advances the clock. References that a module has imported by ``from time import …`` and
-    the waits of locks, threads and sockets keep the real time.
+    ``time.sleep`` advances the clock. Functions that a module has imported by ``from time import …``, and the
+    waits of locks, threads and sockets, use the real time.
     """
     token = _clock.set(clock)
     try:
@@ -65,7 +65,7 @@ class _TimePatch:
         with self._lock:
             self._blocks -= 1
             if not self._blocks:
-                # A thread may hold a replacement; outside of a block it has no effect.
+                # A thread may still have a replacement; outside a block it calls the original.
                 vars(time).update(self._originals)
 
 
@@ -106,10 +106,10 @@ _MAX_ERROR_CHARS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentRun:
-    """Run of the agent under a binding.
+    """Run of the agent under test.
 
     Attributes:
-        trajectory: the run, also an unfinished one of a session; None if the agent raised without one.
+        trajectory: the run, finished or not; None if the agent raised an exception without a session.
         error: type and text of the exception; empty without one.
         binding: counts of the calls.
         seconds: duration, in virtual time without the time of computation.
@@ -166,7 +166,7 @@ class AgentExecution:
             placement: the fault; None for a run without a fault.
             run_id: ID for the run.
             max_calls: number of model calls after which the run ends.
-            is_recorded: record the calls with their faults; an agent that is a program has no such calls.
+            is_recorded: True to record the calls with their faults, unless the agent is a program.
         """
         replayer = _build_replayer(self._recording) if self._recording is not None else None
         binding = InjectionBinding(

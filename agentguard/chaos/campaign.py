@@ -45,7 +45,7 @@ class CampaignTarget(_Section):
         timeout_s: seconds after which the program is stopped.
         check: ``MODULE:FUNCTION`` that takes a trajectory and returns True if the run is successful. By
             default a run is successful if its last text and its effects are those of the run without a fault.
-        effects: names of the tools with effects; by default the tools whose names have no verb of reading.
+        effects: names of the tools with effects; by default all tools whose names do not denote a read.
     """
 
     agent: str | None = None
@@ -80,7 +80,7 @@ class SteadyState(_Section):
     """Conditions on the runs without a fault. A campaign whose target violates one does not start.
 
     Attributes:
-        min_success: least share of successful runs.
+        min_success: minimum share of successful runs.
         max_extra_calls: growth of model and tool calls, compared with the run without a fault, above which a
             successful run is degraded; 0.5 is 50 %.
     """
@@ -124,7 +124,7 @@ class CampaignSchedule(_Section):
     Attributes:
         repeats: runs for each fault and call.
         max_calls_per_site: calls of each site that get a fault: the first ones of the run without a fault.
-        max_runs: greatest number of runs with a fault; a sample by ``seed`` if there are more.
+        max_runs: maximum number of runs with a fault; a sample by ``seed`` if there are more.
         seed: seed of the sample and of the order.
         virtual_time: True if the waits of the agent take no wall time: ``time.sleep``, and the sleeps and
             timeouts of asyncio. A coroutine agent that waits for a network needs the real time.

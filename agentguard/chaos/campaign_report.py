@@ -1,4 +1,4 @@
-"""Report of a campaign: matrix of faults and sites, times to detect and to recover."""
+"""Report of a campaign: outcomes by fault and site, and steps and times of detection and recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Least reproducers of the runs of a campaign, as bundles."""
+"""Minimal reproducers of the runs of a campaign, as bundles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OUTCOMES: Final = (ExperimentOutcome.UNSAFE, ExperimentOutcome.FAILED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignReproducer:
-    """Least reproducer of a run of a campaign.
+    """Minimal reproducer of a run of a campaign.
 
     Attributes:
         result: the run in the journal.
@@ -47,7 +47,7 @@ def select_runs(results: Iterable[ExperimentResult]) -> list[ExperimentResult]:
 def shrink_runs(
     runner: ExperimentRunner, results: Iterable[ExperimentResult], output: Path
 ) -> Iterator[CampaignReproducer]:
-    """Reduce the calls with a fault of each run while its outcome stays, and write the rest as a bundle.
+    """Reduce the calls with a fault of each run while its outcome remains, and write it as a bundle.
 
     Args:
         runner: runner of the campaign.
@@ -69,15 +69,15 @@ def _shrink_run(runner: ExperimentRunner, result: ExperimentResult, output: Path
 
     if not holds(placement.calls):
         return CampaignReproducer(result=result, problem="the outcome of a repeated run differs")
-    least = replace(placement, calls=reduce_items(placement.calls, holds))
-    bundle = _record_run(runner, least, result.repeat)
+    smallest = replace(placement, calls=reduce_items(placement.calls, holds))
+    bundle = _record_run(runner, smallest, result.repeat)
     if bundle is None:
         problem = "the agent raised an exception without a session, so there is no run to record"
-        return CampaignReproducer(result=result, calls=least.calls, problem=problem)
+        return CampaignReproducer(result=result, calls=smallest.calls, problem=problem)
     file = output / build_file_name(bundle.trajectory.id)
     write_bundle(bundle, file)
     return CampaignReproducer(
-        result=result, calls=least.calls, file=file, problem=_check_replay(runner, read_bundle(file))
+        result=result, calls=smallest.calls, file=file, problem=_check_replay(runner, read_bundle(file))
     )
 
 

@@ -53,10 +53,10 @@ class CampaignRunner:
 
     Args:
         campaign: the campaign.
-        agent: the agent; imported from the campaign by default. Needed in this form only for ``jobs=1``.
+        agent: the agent; by default, the campaign names it. Processes for ``jobs`` above 1 import it again.
 
     Raises:
-        ConfigError: the agent cannot be imported, or the steady state does not hold without faults.
+        ConfigError: the agent cannot be imported, or runs without a fault violate the steady state.
     """
 
     def __init__(self, campaign: Campaign, *, agent: RecordableAgent | None = None) -> None:
@@ -89,7 +89,7 @@ class CampaignRunner:
             on_result: callback after each run.
 
         Raises:
-            ConfigError: the journal is of another campaign.
+            ConfigError: the folder has the journal of another campaign.
         """
         plan = self.plan()
         journal = _Journal(output, self._campaign, len(plan)) if output is not None else None
@@ -142,7 +142,7 @@ def read_campaign_result(folder: Path, campaign: Campaign | None = None) -> Camp
     head, results = _read_journal(folder / JOURNAL)
     if campaign is not None and head["campaign"] != _compute_fingerprint(campaign):
         raise ConfigError(
-            f"{folder / JOURNAL} has the journal of another campaign: name the folder of this one"
+            f"{folder / JOURNAL} has the journal of another campaign: specify the folder of this campaign"
         )
     planned = int(head["planned"])
     reason = "" if len(results) == planned else f"{len(results)} of {planned} planned runs are done"
@@ -199,13 +199,13 @@ class _Journal:
         self._head = {"campaign": _compute_fingerprint(campaign), "planned": planned}
 
     def open(self) -> dict[str, ExperimentResult]:
-        """Return the results by key; remove an incomplete last line, which a killed campaign leaves."""
+        """Return the results by key; remove an incomplete last line of a killed campaign."""
         results: list[ExperimentResult] = []
         if self._path.exists():
             head, results = _read_journal(self._path)
             if head != self._head:
                 raise ConfigError(
-                    f"{self._path} has the journal of another campaign: name another output folder"
+                    f"{self._path} has the journal of another campaign: specify another output folder"
                 )
         lines = [self._head, *(result.to_dict() for result in results)]
         # A kill during the write must not lose results.
@@ -221,7 +221,7 @@ class _Journal:
 
 
 class _ExperimentPool:
-    """Processes that run experiments; none for one job."""
+    """Pool of processes that run experiments; with one job, this process runs them."""
 
     def __init__(self, campaign: Campaign, runner: ExperimentRunner, jobs: int) -> None:
         self._runner = runner

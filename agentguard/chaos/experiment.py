@@ -123,7 +123,7 @@ class ExperimentRunner:
         return FaultPlacement(site=site, fault=fault, calls=tuple(range(call, end)))
 
     def run(self, placement: FaultPlacement, repeat: int = 0) -> ExperimentResult:
-        """Run the agent with a fault, and compare the run with that without a fault."""
+        """Run the agent with a fault; return the comparison with the run without a fault."""
         return self._compare(placement, repeat, self.execute(placement, repeat))
 
     def execute(

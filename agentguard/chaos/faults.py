@@ -14,7 +14,7 @@ from agentguard.judge.base import JudgeAnswer
 
 
 class FaultNotApplicable(Exception):
-    """The fault has no meaning at this call, such as a stale result at the first call."""
+    """Exception of a fault without a meaning at a call, such as a stale result at the first call."""
 
 
 class ModelStatusError(Exception):
@@ -60,7 +60,7 @@ class Fault:
 
     Attributes:
         apply: function that returns the result for the agent, or raises.
-        is_executed: True if the call is executed before.
+        is_executed: True if the call is executed before the fault.
         is_delayed: True if the result comes late.
     """
 
@@ -70,37 +70,37 @@ class Fault:
 
 
 def raise_error(call: FaultyCall) -> NoReturn:
-    """Fail with an internal error."""
+    """Raise an internal error."""
     del call
     raise RuntimeError("HTTP 500: internal server error")
 
 
 def raise_timeout(call: FaultyCall) -> NoReturn:
-    """Time out."""
+    """Raise a timeout."""
     del call
     raise TimeoutError("no answer within 30 s")
 
 
 def raise_denial(call: FaultyCall) -> NoReturn:
-    """Refuse permission."""
+    """Raise a refusal of permission."""
     del call
     raise PermissionError("HTTP 403: permission denied")
 
 
 def raise_reset(call: FaultyCall) -> NoReturn:
-    """Close the connection before the answer."""
+    """Raise the error of a connection that is closed before the answer."""
     del call
     raise ConnectionResetError("the server closed the connection")
 
 
 def raise_stream_cut(call: FaultyCall) -> NoReturn:
-    """End the stream of the answer in the middle."""
+    """Raise the error of a stream that ends in the middle of the answer."""
     del call
     raise StreamCut("the stream ended before the end of the answer")
 
 
 def raise_invalid_body(call: FaultyCall) -> NoReturn:
-    """Answer with a body that is not valid JSON."""
+    """Raise the error of a body that is not valid JSON."""
     del call
     raise InvalidBody("the answer of the model is not valid JSON")
 
@@ -151,13 +151,13 @@ def return_truncated(call: FaultyCall) -> Any:
 
 
 def return_ok_with_error(call: FaultyCall) -> Any:
-    """Return status 200 with an error in the body."""
+    """Return a result with status 200 and an error in its body."""
     del call
     return '{"status": 200, "error": "upstream request failed"}'
 
 
 def return_other_schema(call: FaultyCall) -> Any:
-    """Return the object with other field names."""
+    """Return the result with other field names."""
     result = data = call.result
     if isinstance(result, str):
         try:
@@ -171,37 +171,37 @@ def return_other_schema(call: FaultyCall) -> Any:
 
 
 def return_refusal(call: FaultyCall) -> Any:
-    """Answer with a refusal."""
+    """Return a refusal of the model."""
     del call
     return {"role": "assistant", "content": "I'm sorry, but I can't help with that."}
 
 
 def return_no_content(call: FaultyCall) -> Any:
-    """Answer with an empty message."""
+    """Return an empty message."""
     del call
     return {"role": "assistant", "content": ""}
 
 
 def return_unknown_tool(call: FaultyCall) -> Any:
-    """Answer with a call of a tool that does not exist."""
+    """Return the answer with a call of a tool that does not exist."""
     return _change_first_call(call, lambda function: function | {"name": f"{function['name']}_v2"})
 
 
 def return_bad_arguments(call: FaultyCall) -> Any:
-    """Answer with arguments that are not valid JSON."""
+    """Return the answer with arguments that are not valid JSON."""
     return _change_first_call(
         call, lambda function: function | {"arguments": str(function["arguments"])[:-1] + ","}
     )
 
 
 def answer_with_errors(call: FaultyCall) -> Any:
-    """Answer no question of the guard: the judge cannot be reached."""
+    """Return an error for each question, as of a judge that cannot be reached."""
     questions = call.arguments["questions"]
     return tuple(JudgeAnswer(question=question, error="connection refused") for question in questions)
 
 
 def answer_wrongly(call: FaultyCall) -> Any:
-    """Give each option the probability of the next one, so that a yes becomes a no."""
+    """Return the answers with rotated probabilities, so that a yes becomes a no."""
     return tuple(replace(answer, probabilities=_rotate(answer.probabilities)) for answer in call.result)
 
 
@@ -211,7 +211,7 @@ def _rotate(probabilities: Mapping[str, float]) -> dict[str, float]:
 
 
 def build_store_fault(reason: str) -> Fault:
-    """Return the fault of a store that cannot be used, with the text of its database."""
+    """Return the fault of a store that cannot be used, with ``reason`` as the text of its database."""
 
     def raise_unavailable(call: FaultyCall) -> NoReturn:
         del call

@@ -63,7 +63,7 @@ def apply_fault(fault: Fault, call: FaultyCall) -> Any:
 
 
 class CallLimitExceeded(AgentGuardError):
-    """The agent made more model calls than a campaign permits."""
+    """Error of an agent that makes more model calls than a campaign permits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,20 +165,20 @@ class InjectionBinding:
         return AsyncBoundTransport(self.run_exchange, source)
 
     def bind_environment(self, save: SaveFunction, restore: RestoreFunction) -> EnvironmentFunctions:
-        """Return the functions for the environment, without a fault."""
+        """Return the functions that save and restore the environment, without a fault."""
         return (save, restore) if self._source is None else self._source.bind_environment(save, restore)
 
     def add_session(self, session: Session) -> None:
-        """Set the session of the run."""
+        """Add a session of the run."""
         self.sessions.append(session)
 
     def bind_judge(self, judge: Judge) -> Judge:
         """Return the judge for a guard, with the fault."""
-        return JudgeStandIn(judge, self.run_call)
+        return FaultyJudge(judge, self.run_call)
 
     def bind_store(self, store: Store) -> Store:
         """Return the store for a guard, with the fault at the calls that wait for the database."""
-        return cast("Store", StoreStandIn(store, self.run_call))
+        return cast("Store", FaultyStore(store, self.run_call))
 
     def count_calls(self) -> int:
         """Return the number of calls of the model and the tools."""
@@ -274,8 +274,8 @@ RunCall = Callable[[str, dict[str, Any]], SharedBody[Any]]
 """Function that runs a call of a site with the fault of a campaign."""
 
 
-class JudgeStandIn:
-    """Judge whose answers may have a fault; other members are those of the judge.
+class FaultyJudge:
+    """Judge whose answers may have a fault; the wrapped judge has the other members.
 
     Args:
         judge: the judge.
@@ -296,8 +296,8 @@ class JudgeStandIn:
         return answers
 
 
-class StoreStandIn:
-    """Store whose claims and results of effects may have a fault; other members are those of the store.
+class FaultyStore:
+    """Store whose claims and results of effects may have a fault; the wrapped store has the other members.
 
     Args:
         store: the store.

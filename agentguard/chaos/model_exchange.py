@@ -26,7 +26,7 @@ _CUT_BODY: Final = '{"id": "'
 
 
 def find_adapter(name: str) -> ApiAdapter | None:
-    """Return the adapter of the API of an exchange; None if the exchange is not one of a guarded API."""
+    """Return the adapter of the guarded API of an exchange, if there is one."""
     return next(
         (
             api.adapter
@@ -38,7 +38,7 @@ def find_adapter(name: str) -> ApiAdapter | None:
 
 
 class ModelExchange:
-    """Exchange with a model API: complete answers, and the fault at one of them.
+    """Exchange with a model API, whose complete answer may get a fault.
 
     Args:
         adapter: adapter of the API.
@@ -54,7 +54,7 @@ class ModelExchange:
         return {"body": {name: value for name, value in self._body.items() if name not in removed}}
 
     def encode(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Return the response to the client: a stream of events if the client asked for one."""
+        """Return the response for the client, as a stream of events if the client requested a stream."""
         payload = response["body"]
         if not self._body.get("stream") or response["status"] != 200 or not isinstance(payload, dict):
             return response
@@ -70,7 +70,7 @@ class ModelExchange:
 
         Raises:
             FaultNotApplicable: the fault has no meaning at this answer.
-            httpx2.TransportError: the fault is one of the network.
+            httpx2.TransportError: the fault is a network error.
         """
         import httpx2
 

@@ -1,4 +1,4 @@
-"""Program as the agent of a campaign: it needs no code for agentguard, only the URL of its model endpoint."""
+"""Program as the agent of a campaign: it needs only the URL of its model endpoint, and no code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MAX_ERROR_CHARS: Final = 200
 
 
 class ProgramFailed(Exception):
-    """The program of a campaign ended with an exit status other than 0, or not in time."""
+    """Error of a program that ends with an exit status other than 0, or not in time."""
 
 
 class ProgramAgent:
@@ -107,8 +107,8 @@ _HOP_HEADERS: Final = frozenset(
 class ProgramTraffic:
     """Requests of one run of a program, with faults at the model and at the results of tools.
 
-    A result of a tool comes with the next request, when the program has executed the tool. So a fault that
-    prevents the execution of a tool hides its result. Each result changes once; later requests resend it.
+    The next request has the result of a tool, after the program has executed it. So a fault that prevents the
+    execution of a tool replaces its result. Each result changes once; later requests repeat the change.
 
     Args:
         binding: binding with the fault.
@@ -184,7 +184,7 @@ class ProgramTraffic:
 
 
 def _iterate_steps(adapter: ApiAdapter, items: list[Item]) -> Iterator[tuple[int, int, Step]]:
-    """Yield start, end and step of each turn; leave out turns that are malformed."""
+    """Yield start, end and step of each valid turn."""
     for start, end in adapter.split_turns(items, 0):
         try:
             yield start, end, adapter.build_step(items[start:end], _AGENT)
@@ -250,7 +250,7 @@ class _EndpointHandler(BaseHTTPRequestHandler):
                 httpx2.Request(self.command, url, headers=headers, content=content)
             )
         except httpx2.TransportError:
-            # An injected fault of the network and a real one look the same to the program.
+            # The program sees a closed connection, as after a real network error.
             self.close_connection = True
             return
         except AgentGuardError as error:

@@ -27,6 +27,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
+"""One strategy, or several in order of escalation: names, or mappings of a name to its options."""
 
 
 class AcceptanceQuestionSettings(BaseModel):
@@ -36,7 +37,7 @@ class AcceptanceQuestionSettings(BaseModel):
         text: question that the judge must answer with yes.
         source_tools: tools whose results are sources.
         source_files: UTF-8 text files that are sources.
-        min_probability: least probability of yes for an accepted output.
+        min_probability: minimum probability of yes for an accepted output.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

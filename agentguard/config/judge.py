@@ -8,7 +8,7 @@
       api_key_env: JUDGE_KEY        # the environment variable that holds the key
       deadline_s: 30
       max_concurrent: 16            # also: retries, context_tokens
-      min_label_mass: 0.01          # below it the model wanted to write something else than an option
+      min_label_mass: 0.01          # below it, the model prefers a text that is not an option
       chat_template_kwargs: {enable_thinking: false}
       reasoning_tokens: 0           # above 0 the model reasons before each answer (gpt-oss)
       second: {base_url: http://127.0.0.1:8001/v1}    # must agree before an action with effects
@@ -38,11 +38,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from agentguard.config.acceptance import EscalationSpec
+
 ActionName = Literal["pass", "condition", "escalate", "block"]
 PoolingTask = Literal["classify", "score", "embed"]
 """Operation of a pooling server on a text."""
-
-EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
 
 _YAML_BOOLEANS: Final = {True: "yes", False: "no"}
 
@@ -61,7 +61,7 @@ class EndpointSettings(BaseModel):
         max_concurrent: concurrent calls.
         retries: maximum number of retries after transient faults.
         chat_template_kwargs: arguments of the model's chat template, e.g. ``{enable_thinking: false}``.
-        min_label_mass: least probability of all options together before masking. Below it, the model
+        min_label_mass: minimum probability of all options together before masking. Below it, the model
             prefers another text, and the answer is an error.
         reasoning_tokens: tokens that a chat model may use to reason before each answer; 0 for none.
     """
@@ -145,7 +145,7 @@ class QuestionJudgeSettings(EndpointSettings):
         return self
 
     def can_answer(self, question: str) -> bool:
-        """Return whether the judge may be able to answer questions with this id."""
+        """Return whether the judge has a chat model, or a classifier for questions with this id."""
         return self.kind == "chat" or any(
             question.startswith(one.question[:-1]) if one.question.endswith("*") else question == one.question
             for one in self.classifiers
@@ -156,12 +156,12 @@ class LiveJudgeSettings(BaseModel):
     """Settings of the judge beside a running agent.
 
     Attributes:
-        threshold: least probability of a mistake that starts a recovery at the next boundary.
+        threshold: minimum probability of a mistake that starts a recovery at the next boundary.
         max_pending: maximum number of waiting questions of all runs.
         max_tokens: maximum number of tokens for one run.
         max_cost_usd: maximum cost of one run in US dollars; needs a price of the judge's model in ``prices``.
-        hold_effects: hold calls with effects until the judge and ``second`` have answered; both must agree
-            to stop a call.
+        hold_effects: true to hold calls with effects until the judge and ``second`` have answered. Both must
+            agree to stop a call.
         hold_s: longest wait for both judges in seconds; after it, the call runs.
     """
 
@@ -179,8 +179,8 @@ class JudgeSettings(QuestionJudgeSettings):
     """Settings of the judge of a policy.
 
     Attributes:
-        live: also classify new steps beside a running agent; null for only the end of runs.
-        swap: ask a chat model each question in both orders of its options; no effect on classifiers.
+        live: settings to classify new steps beside a running agent, too; null to judge only ended runs.
+        swap: true to ask a chat model each question in both orders of its options; no effect on classifiers.
         second: another judge that must agree before the guard takes an action with effects.
     """
 
@@ -204,7 +204,7 @@ class TierSettings(BaseModel):
     """Settings of a tier.
 
     Attributes:
-        threshold: least probability of the tier.
+        threshold: minimum probability of the tier.
         action: action of the guard; null for the default action of the tier.
     """
 
@@ -220,9 +220,10 @@ class SafetySettings(BaseModel):
     Attributes:
         unsafe, focused_attention, conditionally_safe: threshold and action of the tier.
         unknown: action if the judges cannot answer.
-        alone: let one judge decide on actions with effects.
-        requests: also rate the messages of users in a diagnosis; they lead to findings, never to an action.
-        on_condition, on_escalate, on_block: strategies that carry out the action, in order.
+        alone: true to let one judge decide on actions with effects.
+        requests: true to rate the messages of users, too, in a diagnosis; they lead to findings, never to an
+            action.
+        on_condition, on_escalate, on_block: strategies of the action, in order of escalation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

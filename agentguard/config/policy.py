@@ -3,10 +3,10 @@
 ::
 
     version: 1
-    detectors:                      # by name: options, or false to switch one off
+    detectors:                      # by name: options, or false to disable it
       exact_loop: {repeat: 4}
       goal_drift: false
-    enabled_detectors: [exact_loop, tool_error]  # optional: just these detectors
+    enabled_detectors: [exact_loop, tool_error]  # optional: only these detectors
     localizer: {name: embedded, risk: 0.3}
     detector_deadline_s: 0.5        # a detector that takes longer over one step counts as failed
 
@@ -18,7 +18,7 @@ A guard of a running agent also reads::
       on_fail: [hint, {rollback: {prefer: fork}}, {stop: {patience: 12}}]   # of all other detectors
       threshold: 0.5                # minimum probability of a finding that starts a recovery
       effect_threshold: 0.3         # the same before a call of an undeclared or destructive tool runs
-      max_hypotheses: 3             # hypotheses that a recovery may use
+      max_hypotheses: 3             # hypotheses that a recovery may try
       verification_window: 4        # steps within which a recovery must show a new outcome
       redundancy: {effects: [write, destructive], candidates: 3, quorum: 2}   # these turns are voted on
     budgets: {rollbacks: 3, rollbacks_per_step: 1, hints: 3, extra_tokens: 20000, resamples: 50, repairs: 20}
@@ -45,7 +45,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from agentguard.config.acceptance import AcceptanceSettings
+from agentguard.config.acceptance import AcceptanceSettings, EscalationSpec
 from agentguard.config.judge import JudgeSettings, SafetySettings
 from agentguard.config.prices import TokenPrice
 from agentguard.errors import ConfigError
@@ -69,8 +69,6 @@ DetectorValue = Annotated[
 ]
 """Options of a detector; false disables it."""
 
-EscalationSpec = str | tuple[str | Mapping[str, Mapping[str, Any] | None], ...]
-
 
 class LocalizerSettings(BaseModel):
     """Name of the localizer, and its options: every key except ``name`` is an option.
@@ -92,14 +90,14 @@ class RedundancySettings(BaseModel):
     """Selective redundancy: candidates vote on a turn that has no finding.
 
     Attributes:
-        effects: effects of the proposed calls that cause a vote.
-        uncertainty_threshold: least uncertainty of a turn that causes a vote; null: uncertainty causes none.
-        ask_localizer: let the localizer rate the proposed turn.
+        effects: effects of the proposed calls that start a vote.
+        uncertainty_threshold: minimum uncertainty of a turn that starts a vote; null for no such vote.
+        ask_localizer: true to include the localizer's probability of a failure in the uncertainty.
         candidates: number of candidates.
         quorum: number of equal candidates that decide; null for the majority.
         models: models of the candidates; empty for the model of the run.
-        strategy: strategy that compares the candidates.
-        on_fail: strategies if no candidate wins, in order.
+        strategy: strategy that requests the candidates, instead of candidates, quorum and models.
+        on_fail: strategies if the candidates do not agree, in order of escalation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -119,14 +117,14 @@ class RecoverSettings(BaseModel):
 
     Attributes:
         on_fail: strategies of a recovery, in order of escalation.
-        threshold: least probability of a finding that starts a recovery.
-        effect_threshold: least probability of a finding that stops a call of an undeclared or destructive
+        threshold: minimum probability of a finding that starts a recovery.
+        effect_threshold: minimum probability of a finding that stops a call of an undeclared or destructive
             tool.
         effect_on_fail: strategies for a stopped call, in order; null for ``[reprompt, escalate, stop]``.
         repeated_call_on_fail: strategies for the repetition of a successful call of an undeclared or
             destructive tool, in order; null for ``[reprompt, escalate]``. After the last strategy, the call
             runs.
-        max_hypotheses: number of candidate steps that a recovery considers.
+        max_hypotheses: maximum number of hypotheses that a recovery tries.
         verification_window: number of steps after a recovery that decide its outcome.
         redundancy: selective redundancy; null for none.
     """
@@ -147,14 +145,14 @@ class BudgetSettings(BaseModel):
     """Limits on the recoveries of one run; null means no limit.
 
     Attributes:
-        rollbacks: number of rollbacks.
+        rollbacks: number of rollbacks, including restarts.
         rollbacks_per_step: number of rollbacks to the same step.
         hints: number of hints.
-        extra_tokens: tokens that recoveries add.
-        extra_calls: model calls that recoveries add.
-        seconds: time that recoveries take.
-        resamples: number of repeated turns.
-        repairs: number of repaired turns.
+        extra_tokens: tokens of recoveries, including repeated turns.
+        extra_calls: model calls of recoveries.
+        seconds: wall time of recoveries.
+        resamples: number of further candidates in votes.
+        repairs: number of repairs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -173,9 +171,9 @@ class LiveModelSettings(BaseModel):
     """Settings of the embedded outcome and step models beside a running agent.
 
     Attributes:
-        threshold: least probability of failure that sends the agent a hint at the next boundary.
-        step_threshold: least probability of a step as root cause that sends the agent a hint about this step;
-            null for none.
+        threshold: minimum probability of failure that sends the agent a hint at the next boundary.
+        step_threshold: minimum probability of a step as root cause that sends the agent a hint about it; null
+            for none.
         model: folder of a model from ``agentguard judge train``; by default the packaged model.
     """
 
@@ -193,9 +191,9 @@ class ToolSettings(BaseModel):
     """Declaration of a tool: its effects on the environment, and its timeout.
 
     Attributes:
-        effect: ``read`` changes nothing, ``write`` can be undone, ``destructive`` cannot.
-        idempotent: a repeated call has no further effect.
-        repeatable: equal calls in one run are intended; each has its own effect.
+        effect: ``read`` changes nothing, ``write`` adds data, ``destructive`` may change or destroy data.
+        idempotent: true if a repeated call has no further effect.
+        repeatable: true if equal calls in one run are intended, each with its own effect.
         key: arguments that identify the effect; calls with equal keys are the same effect.
         timeout_s: seconds after which the guard interrupts a call; null for ``tool_timeout_s``.
     """
@@ -217,7 +215,8 @@ class Policy(BaseModel):
         detectors: options by detector; ``false`` disables a detector.
         enabled_detectors: names of the only detectors to run; null for all.
         detector_deadline_s: time limit of a detector for one step.
-        on_guard_error: continue or stop the run if a part of the guard fails.
+        on_guard_error: continue (``fail_open``) or stop (``fail_closed``) the run if a part of the guard
+            fails.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -321,7 +320,11 @@ class Policy(BaseModel):
 
 
 def load_yaml(path: str | Path) -> object:
-    """Return the content of a YAML file, by default an empty mapping. Raises ConfigError with the file."""
+    """Return the content of a YAML file; an empty mapping for an empty file.
+
+    Raises:
+        ConfigError: the file cannot be read, is too large or is not YAML; the message names it.
+    """
     file = Path(path)
     try:
         if file.stat().st_size > _MAX_BYTES:

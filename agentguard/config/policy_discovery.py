@@ -14,9 +14,9 @@ _ROOT_MARKER: Final = ".git"
 
 
 def find_policy(folder: Path) -> tuple[Policy, Path] | None:
-    """Return the policy of the project that a folder is part of, and its file; None if there is no policy.
+    """Return the policy of the project of a folder, and its file; None if there is no policy.
 
-    The folder and its parents are searched, up to the first one with a ``.git``. In one folder,
+    The search covers the folder and its parents, up to the first one with a ``.git``. In one folder,
     ``agentguard.yaml`` has precedence.
 
     Raises:

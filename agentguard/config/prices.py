@@ -37,7 +37,7 @@ class TokenPrice(BaseModel):
 
 
 PriceTable = Mapping[str, TokenPrice]
-"""Pattern of model names (``gpt-4o*``, as of the shell) to price. The first pattern that matches applies."""
+"""Shell pattern of model names (``gpt-4o*``) to price. The first pattern that matches applies."""
 
 
 def find_price(prices: PriceTable, model: str | None) -> TokenPrice | None:

@@ -1,4 +1,4 @@
-"""Child process in its own process group, so that no worker outlives it."""
+"""Child process in its own process group, so that none of its workers remains after it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _POLL_INTERVAL_S: Final = 0.02
 
 
 class ChildProcess:
-    """One process with its children; it can be started and ended repeatedly.
+    """Child process with its own children; it can be started again after its end.
 
     Args:
         command: program and arguments.
         environment: all environment variables of the process; None for those of this process.
-        log: file to which the output and the errors are appended; None discards the output.
-        stdin: first bytes of its standard input, which then stays open until `terminate`. None for an empty
-            standard input; Linux then sends SIGTERM to the process when this process dies.
+        log: file to which standard output and standard error are appended. None discards the output; the
+            errors go to the standard error of this process.
+        stdin: first bytes of its standard input, which then remains open until `terminate`. None for an
+            empty standard input; Linux then sends SIGTERM to the process when this process ends.
         forked: process that the first call of `start` uses instead of the command.
     """
 
@@ -92,7 +93,7 @@ class ChildProcess:
     def terminate(self) -> None:
         """Request the exit: close the standard input if it is open, otherwise send SIGTERM.
 
-        Only the process itself gets the signal: it completes its running requests and stops its own workers.
+        Only the process itself gets the signal, so that it can complete requests and stop its own workers.
         """
         if self._stdin is not None:
             self._close_stdin()
@@ -110,14 +111,14 @@ class ChildProcess:
         return True
 
     async def wait_async(self, timeout_s: float) -> bool:
-        """Do the same as `wait` without blocking the event loop."""
+        """Wait as `wait` does, without blocking the event loop."""
         end = time.monotonic() + timeout_s
         while self.is_alive and time.monotonic() < end:
             await asyncio.sleep(_POLL_INTERVAL_S)
         return not self.is_alive
 
     def stop(self, timeout_s: float) -> bool:
-        """Request the exit, wait, then kill the whole group; return whether the process exited in time."""
+        """Request the exit, wait, and kill the whole group; return whether the process exited in time."""
         self.terminate()
         has_exited = self.wait(timeout_s)
         self.kill()
@@ -133,7 +134,7 @@ class ChildProcess:
         self._process.wait()
 
     def read_log_tail(self, max_bytes: int = _TAIL_BYTES) -> str:
-        """Return the end of the log."""
+        """Return the last ``max_bytes`` bytes of the log as text; empty without a log."""
         if self.log is None:
             return ""
         with suppress(OSError), self.log.open("rb") as log:
@@ -148,10 +149,10 @@ class ChildProcess:
 
 
 def find_free_port(host: str) -> int:
-    """Return a port that is free at the moment."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as held:
-        held.bind((host, 0))
-        return int(held.getsockname()[1])
+    """Return a port of ``host`` that is free now; another process may bind it before the caller."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 def _die_with_parent() -> None:

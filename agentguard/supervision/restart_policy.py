@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class RestartPolicy:
-    """Counter of the consecutive failures of one child process.
+    """Restart policy: delay between restarts and limit of consecutive failures of one child process.
 
     Attributes:
         compute_delay: delay in seconds after ``n`` consecutive failures, from 1; for example
             `agentguard.resilience.Backoff.compute_max_delay`.
         healthy_uptime_s: uptime after which an exit counts as the first failure again.
         max_restarts: consecutive restarts before the supervisor gives up; None for no limit.
-        failures: consecutive failures.
+        failures: number of consecutive failures.
     """
 
     compute_delay: Callable[[int], float]

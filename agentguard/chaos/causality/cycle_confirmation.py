@@ -1,4 +1,4 @@
-"""Confirmation of cycles by runs with all their faults, and reduction to the least reproducer."""
+"""Confirmation of cycles by runs with all their faults, and reduction to the minimal reproducer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ConfirmedCycle:
         cycle: the cycle.
         status: result.
         damping: elements that acted; empty without one.
-        reproducer: the run with all faults; for an undamped cycle the least run that shows it. None if no
+        reproducer: the run with all faults; for an undamped cycle the smallest run that shows it. None if no
             workload reaches all faults.
     """
 
@@ -69,7 +69,7 @@ class ConfirmedCycle:
 
 
 class CycleConfirmer:
-    """Runner of multi-fault runs.
+    """Confirmation of cycles by runs with all their faults.
 
     Args:
         workloads: name to workload.

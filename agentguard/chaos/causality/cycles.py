@@ -74,7 +74,7 @@ def find_cycles(
     Args:
         edges: edges of all workloads.
         scores: similarity of the consequences of each fault over workloads; the search prefers low ones.
-        beam_width: greatest number of chains of a length.
+        beam_width: maximum number of chains of a length.
     """
     steps = [edge for edge in dict.fromkeys(edges) if not _is_delay_with_growth(edge)]
     successors = _link_edges(steps)

@@ -16,7 +16,7 @@ from agentguard.chaos.causality.fault_probe import CallSite, FaultKind, Signatur
 from agentguard.chaos.causality.workload_run import WorkloadRun
 
 P_VALUE = 0.1
-"""Greatest p-value of a growth in size; the value of CSnake."""
+"""Maximum p-value of a growth in size; the value of CSnake."""
 
 
 class EffectKind(StrEnum):
@@ -67,14 +67,15 @@ def find_edges(
 ) -> list[CausalEdge]:
     """Return the edges from a fault to the sites that it affects.
 
+    An execution edge needs a signature that all ``runs`` and no ``profiles`` have. A size edge needs growth
+    by a one-sided t-test. It is paired, since ``runs`` and ``profiles`` have equal seeds in equal order.
+
     Args:
         cause: the fault.
         profiles: runs of a workload without a fault.
         runs: runs of the same workload with the fault.
         delay_s: seconds of a delay.
 
-    An execution edge needs a signature that all ``runs`` and no ``profiles`` have. A size edge needs growth
-    by a one-sided t-test; it is paired, as the runs have the seeds of ``profiles``, in their order.
     """
     workload = runs[0].workload
     new = _find_new_signatures(profiles, runs)

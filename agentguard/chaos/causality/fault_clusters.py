@@ -21,7 +21,10 @@ _SIZE_WEIGHT = 0.25
 
 
 def cluster_faults(faults: Sequence[SiteFault], edges: Iterable[CausalEdge]) -> list[tuple[SiteFault, ...]]:
-    """Group faults with similar consequences: TF-IDF, cosine distance, weighted linkage as in CSnake."""
+    """Return groups of faults with similar consequences, by the method of CSnake.
+
+    The method is TF-IDF, cosine distance and weighted linkage.
+    """
     documents: dict[SiteFault, list[str]] = {fault: [] for fault in faults}
     for edge in edges:
         documents[edge.cause].append(edge.consequence)

@@ -15,7 +15,7 @@ CallSite = tuple[str, ...]
 """Sites that enclose an iteration, outermost first; a new task inherits them."""
 
 Signature = tuple[str, ...]
-"""Kinds of the events in an iteration, in order; an event that follows an equal one is left out."""
+"""Kinds of the events in an iteration, in order, without an event after an equal one."""
 
 
 class FaultKind(StrEnum):

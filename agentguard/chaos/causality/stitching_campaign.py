@@ -20,8 +20,6 @@ from agentguard.config.policy import format_validation_error, load_yaml
 from agentguard.errors import ConfigError
 from agentguard.plugins import import_function
 
-_REFERENCE = r"^[\w.]+:\w+$"
-
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,8 +30,8 @@ class StitchingSchedule(_Section):
 
     Attributes:
         repeats: runs of each experiment, and of each workload without a fault.
-        max_runs: greatest number of runs with a fault before the confirmation of cycles.
-        delays_s: virtual seconds of a delay; a longer one is used if a shorter one has no effect.
+        max_runs: maximum number of runs with a fault before the confirmation of cycles.
+        delays_s: virtual seconds of a delay; a longer delay follows if a shorter one has no effect.
         seed: seed of the runs and of the draws.
     """
 
@@ -73,7 +71,7 @@ class StitchingCampaign(_Section):
             raise ConfigError(f"{path}: {format_validation_error(error, cls)}") from None
 
     def load_workloads(self) -> dict[str, WorkloadFunction]:
-        """Import the workloads. Raises ConfigError."""
+        """Return the workloads by name. Raises ConfigError if one cannot be imported."""
         return {
             name: cast(WorkloadFunction, import_function(name, place="workloads: "))
             for name in self.workloads
@@ -148,13 +146,13 @@ WORKLOADS_PER_FAULT = 3
 
 
 class ExperimentPlanner:
-    """Runner of single-fault experiments within a budget of runs.
+    """Planner and runner of single-fault experiments within a budget of runs.
 
     Args:
         workloads: name to workload.
         repeats: runs of each experiment and of each workload without a fault.
         delays_s: lengths of a delay, shortest first.
-        max_runs: greatest number of runs with a fault.
+        max_runs: maximum number of runs with a fault.
         seed: seed of the draws; the runs of an experiment have the seeds of the runs without a fault.
         on_run: callback after each run.
 

@@ -36,7 +36,7 @@ class CycleSummary:
         status: result of the confirmation.
         damping: elements that damp the cycle.
         goodput: successful work long after the faults, divided by that without faults; None without a run.
-        reproducer: workload, seed and faults of the least reproducer; empty without one.
+        reproducer: workload, seed and faults of the minimal reproducer; empty without one.
     """
 
     cycle: str

@@ -56,7 +56,7 @@ def run_workload(
 
     async def main() -> WorkloadRun:
         await workload(probe, random.Random(seed))  # noqa: S311 - not a secret
-        # Tasks that are still running are cancelled next, so what they record then is not of the run.
+        # Tasks that still run are cancelled next; the copies below do not contain what they record then.
         return WorkloadRun(
             workload=name,
             signatures={path: counts.copy() for path, counts in probe.signatures.items()},

@@ -1,4 +1,4 @@
-"""Least reproducers of unsafe and failed runs of a campaign."""
+"""Minimal reproducers of unsafe and failed runs of a campaign."""
 
 from __future__ import annotations
 
