@@ -10,13 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
-if TYPE_CHECKING:
-    from agentguard.supervision.forked_process import ForkedProcess
+from agentguard.supervision.forked_process import ForkedProcess
 
 _PR_SET_PDEATHSIG: Final = 1
 _TAIL_BYTES: Final = 3_000
@@ -33,7 +32,6 @@ class ChildProcess:
             errors go to the standard error of this process.
         stdin: first bytes of its standard input, which then remains open until `terminate`. None for an
             empty standard input; Linux then sends SIGTERM to the process when this process ends.
-        forked: process that the first call of `start` uses instead of the command.
     """
 
     def __init__(
@@ -43,11 +41,11 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
         stdin: bytes | None = None,
-        forked: ForkedProcess | None = None,
     ) -> None:
         self.command, self.log = list(command), log
         self._environment = None if environment is None else dict(environment)
-        self._stdin, self._forked = stdin, forked
+        self._stdin = stdin
+        self._forked: ForkedProcess | None = None
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     @property
@@ -64,6 +62,10 @@ class ChildProcess:
     def exit_status(self) -> int | None:
         """Exit status of the last run; None while it runs, or before the first run."""
         return None if self._process is None else self._process.poll()
+
+    def fork(self, target: Callable[[], int]) -> None:
+        """Fork a process that the next call of `start` uses instead of the command; see `ForkedProcess`."""
+        self._forked = ForkedProcess(target)
 
     def start(self) -> None:
         """Start the process. Raises OSError if the program cannot be run."""

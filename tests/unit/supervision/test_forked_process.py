@@ -77,9 +77,9 @@ def test_forked_child_with_exception_ends_with_status_1() -> None:
 def test_child_process_starts_with_the_fork_and_restarts_with_the_command() -> None:
     lines = run_parent(
         """
-        forked = ForkedProcess(lambda: len(os.read(0, 10)))
         command = [sys.executable, "-c", "import sys; sys.exit(10 + len(sys.stdin.readline()))"]
-        process = ChildProcess(command, stdin=b"abc\\n", forked=forked)
+        process = ChildProcess(command, stdin=b"abc\\n")
+        process.fork(lambda: len(os.read(0, 10)))
         for _ in range(2):
             process.start()
             print(process.wait(20), process.exit_status)

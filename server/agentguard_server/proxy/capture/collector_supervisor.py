@@ -20,7 +20,6 @@ from agentguard.supervision.restart_policy import RestartPolicy
 from agentguard_server.proxy.capture.protocol import CollectorConfig
 
 if TYPE_CHECKING:
-    from agentguard.supervision.forked_process import ForkedProcess
     from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 logger = logging.getLogger("agentguard.proxy")
@@ -49,20 +48,6 @@ def build_socket_path(parent: int | None = None) -> str:
     return str(folder / f"collector-{parent if parent is not None else os.getpid()}.sock")
 
 
-def fork_collector() -> ForkedProcess | None:
-    """Fork a collector that waits for its configuration; return None if the system cannot fork safely.
-
-    The collector shares the memory of its modules with this process. Call this while the process has one
-    thread and no event loop.
-    """
-    if sys.platform != "linux":  # the libraries of macOS may not be used after a fork
-        return None
-    from agentguard.supervision.forked_process import ForkedProcess
-    from agentguard_server.proxy.capture import collector
-
-    return ForkedProcess(collector.main)
-
-
 class CollectorSupervisor:
     """Supervisor that starts the collector and restarts it when it dies.
 
@@ -71,21 +56,13 @@ class CollectorSupervisor:
         options: section ``capture`` of the configuration.
         guard: section ``guard``, with the policy itself in place of its path.
         run_name_suffix: suffix of the IDs of named runs.
-        forked: process that waits for its configuration (`fork_collector`); by default, and for a restart,
-            the collector is a new program.
 
     Attributes:
         restarts: number of restarts.
     """
 
     def __init__(
-        self,
-        socket_path: str,
-        options: CaptureOptions,
-        guard: GuardOptions,
-        *,
-        run_name_suffix: str = "",
-        forked: ForkedProcess | None = None,
+        self, socket_path: str, options: CaptureOptions, guard: GuardOptions, *, run_name_suffix: str = ""
     ) -> None:
         self._socket_path = socket_path
         config = CollectorConfig(
@@ -95,7 +72,6 @@ class CollectorSupervisor:
         self._process = ChildProcess(
             [sys.executable, "-m", "agentguard_server.proxy.capture.collector"],
             stdin=config.model_dump_json().encode() + b"\n",
-            forked=forked,
         )
         self._restart_policy = RestartPolicy(compute_delay=_BACKOFF.compute_max_delay)
         self._started_at = 0.0
@@ -106,6 +82,17 @@ class CollectorSupervisor:
     def pid(self) -> int | None:
         """Return the process ID of the collector; None if it does not run."""
         return self._process.pid
+
+    def fork(self) -> None:
+        """Fork the collector, which then shares the memory of its modules with this process.
+
+        The fork waits for `start`. A restart starts a new program, because a process with threads cannot fork
+        safely. Call this while the process has one thread and no event loop.
+        """
+        if sys.platform == "linux":  # libraries of macOS cannot be used after a fork
+            from agentguard_server.proxy.capture import collector
+
+            self._process.fork(collector.main)
 
     def start(self) -> None:
         """Start the collector and poll its state from now on."""

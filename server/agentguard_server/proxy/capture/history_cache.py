@@ -19,7 +19,7 @@ from agentguard_server.proxy.guard.inline_guarded_request import decode_body
 Scope = tuple[str, ...]
 """Tenant, API and run ID of a request; histories of different scopes are not compared."""
 
-_MAX_TOTAL_BYTES: Final = 16 * 1024 * 1024
+_MAX_TOTAL_BYTES: Final = 6 * 1024 * 1024
 _MESSAGE_BYTES: Final = 700
 """Memory of a decoded message and its key, without the text."""
 

@@ -41,9 +41,7 @@ from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.http.headers import is_retry
 
 if TYPE_CHECKING:
-    from agentguard.supervision.forked_process import ForkedProcess
     from agentguard_server.proxy.hooks import CompletedRequest
-
 
 _BATCH_INTERVAL_S: Final = 0.02
 _BATCH_BYTES: Final = 262_144
@@ -64,7 +62,6 @@ class CaptureRecorder:
         socket_path_override: path of the collector's socket; by default it is derived from ``parent``.
         parent: process ID of the workers' parent, from which all workers derive the same path.
         run_name_suffix: suffix of the IDs of named runs that no guard records.
-        forked_collector: see `CollectorSupervisor`.
 
     Attributes:
         client: client of the collector.
@@ -84,15 +81,12 @@ class CaptureRecorder:
         socket_path_override: str | None = None,
         parent: int | None = None,
         run_name_suffix: str = "",
-        forked_collector: ForkedProcess | None = None,
     ) -> None:
         self.options = options
         socket_path = socket_path_override or build_socket_path(parent)
         self.client = CollectorClient(socket_path, max_queue_bytes=options.max_queue_bytes)
         self._supervisor = (
-            CollectorSupervisor(
-                socket_path, options, guard, run_name_suffix=run_name_suffix, forked=forked_collector
-            )
+            CollectorSupervisor(socket_path, options, guard, run_name_suffix=run_name_suffix)
             if worker == 0
             else None
         )
@@ -102,6 +96,11 @@ class CaptureRecorder:
     def max_captured_bytes(self) -> int:
         """Return the number of response bytes that `record` needs: one more than the limit."""
         return self.options.max_body_bytes + 1
+
+    def fork_collector(self) -> None:
+        """Fork the collector in worker 0; see `CollectorSupervisor.fork`."""
+        if self._supervisor is not None:
+            self._supervisor.fork()
 
     def start(self) -> None:
         """Start the collector in worker 0. Raises ConfigError if it cannot be started."""

@@ -17,7 +17,6 @@ from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.state import AppState
 
 if TYPE_CHECKING:
-    from agentguard.supervision.forked_process import ForkedProcess
     from agentguard_server.proxy.auth.spending_ledger import SpendingLedger
     from agentguard_server.proxy.capture.recorder import CaptureRecorder
     from agentguard_server.proxy.guard.inline_guard import InlineGuard
@@ -34,7 +33,6 @@ class Bootstrap:
         settings: the configuration.
         worker: number of this process, from 0.
         folder: folder that the workers of the machine share; None for a single worker.
-        forked_collector: see `agentguard_server.proxy.capture.collector_supervisor.CollectorSupervisor`.
 
     Attributes:
         app_state: state of the application.
@@ -45,21 +43,14 @@ class Bootstrap:
         MissingExtra: a required package is not installed.
     """
 
-    def __init__(
-        self,
-        settings: ProxySettings,
-        *,
-        worker: int = 0,
-        folder: Path | None = None,
-        forked_collector: ForkedProcess | None = None,
-    ) -> None:
+    def __init__(self, settings: ProxySettings, *, worker: int = 0, folder: Path | None = None) -> None:
         from agentguard.backends.pool import Pool
         from agentguard_server.proxy.process.services import WorkerServices
 
         self._worker, self._guard = worker, _resolve_guard(settings)
         self._services = operation = WorkerServices(settings, worker=worker, snapshot_folder=folder)
         self.pool = Pool(settings.backends, observers=operation.event_observers, hints=operation.health_hints)
-        self._capture = capture = self._build_capture(settings, forked_collector)
+        self._capture = capture = self._build_capture(settings)
         self._interceptor = self._build_interceptor(settings, self._guard)
         self.app_state = AppState(
             settings,
@@ -75,6 +66,11 @@ class Bootstrap:
         self.app_state.keyring = self._build_keyring(settings)
         operation.attach(self.app_state, self.pool, capture=capture)
         operation.add_status_source("spending", self._describe_spending)
+
+    def fork_collector(self) -> None:
+        """Fork the collector, while this process has one thread and no event loop."""
+        if self._capture is not None:
+            self._capture.fork_collector()
 
     async def start(self) -> None:
         """Start the background services: telemetry, collector and health checks."""
@@ -141,9 +137,7 @@ class Bootstrap:
             if one.budget is not None
         } | {"failed_syncs": self._spending.failed_syncs}
 
-    def _build_capture(
-        self, settings: ProxySettings, forked_collector: ForkedProcess | None
-    ) -> CaptureRecorder | None:
+    def _build_capture(self, settings: ProxySettings) -> CaptureRecorder | None:
         if settings.capture is None:
             return None
         from agentguard_server.proxy.capture.recorder import CaptureRecorder
@@ -156,7 +150,6 @@ class Bootstrap:
             worker=self._worker,
             parent=parent,
             run_name_suffix=mark + _build_run_name_suffix(settings, is_per_worker=False),
-            forked_collector=forked_collector,
         )
 
     def _build_interceptor(self, settings: ProxySettings, guard: GuardOptions | None) -> InlineGuard | None:

@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentguard_server.proxy.config.loader import ConfigLoader
 from agentguard_server.proxy.config.schema import ProxySettings
@@ -17,9 +16,6 @@ from agentguard_server.proxy.heap import configure_heap, trim_heap_periodically
 from agentguard_server.proxy.process.bootstrap import Bootstrap
 from agentguard_server.proxy.process.server import ProxyServer
 from agentguard_server.proxy.requests.handler import ProxyApp
-
-if TYPE_CHECKING:
-    from agentguard.supervision.forked_process import ForkedProcess
 
 logger = logging.getLogger("agentguard.proxy")
 
@@ -49,10 +45,10 @@ def run_worker(
         ConfigError: a component cannot be created from its configuration.
     """
     configure_heap()
-    collector = _fork_collector() if settings.capture is not None and worker == 0 else None
+    bootstrap = Bootstrap(settings, worker=worker, folder=folder)
+    bootstrap.fork_collector()
     with asyncio.Runner(loop_factory=_get_loop_factory()) as runner:
-        assembly = Bootstrap(settings, worker=worker, folder=folder, forked_collector=collector)
-        runner.run(_serve(assembly, config_loader, listener, on_ready=on_ready, parent=parent))
+        runner.run(_serve(bootstrap, config_loader, listener, on_ready=on_ready, parent=parent))
 
 
 async def _serve(
@@ -76,12 +72,6 @@ async def _serve(
     finally:
         heap_trimmer.cancel()
         await bootstrap.aclose()
-
-
-def _fork_collector() -> ForkedProcess | None:
-    from agentguard_server.proxy.capture.collector_supervisor import fork_collector
-
-    return fork_collector()
 
 
 def _get_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
