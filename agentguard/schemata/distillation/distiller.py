@@ -34,8 +34,8 @@ from agentguard.schemata.profiles.traits import TraitPart, is_positional
 from agentguard.trajectory.grouping import normalize_group_key
 from agentguard.trajectory.model import Record, Source, Trajectory
 
-HAS_TEMPLATE: Final = "Set apart from the steps it resembles: {}"
-LACKS_TEMPLATE: Final = "Steps that only resemble it: {}"
+HAS_TEMPLATE: Final = "Not true of similar steps: {}"
+LACKS_TEMPLATE: Final = "True only of similar steps: {}"
 
 _MAX_LOOKALIKES: Final = 3
 _MAX_PRESENT_TRAITS: Final = 4

@@ -190,7 +190,7 @@ def test_thresholds_keep_the_risk() -> None:
     assert low < high
 
 
-def test_thresholds_do_not_cross_and_few_runs_abstain() -> None:
+def test_thresholds_do_not_cross_and_few_runs_are_undecided() -> None:
     low, high = outcome([0.1, 0.2], [0.8, 0.9]).compute_thresholds(0.4)
     assert low <= high
     assert outcome([0.4], [0.6]).compute_thresholds(0.1) == (0.0, 1.0)

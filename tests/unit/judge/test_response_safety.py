@@ -174,7 +174,7 @@ def test_unavailable_judge_gives_unknown(unknown: SafetyAction) -> None:
     assert held.fault
 
 
-def test_embedded_judge_abstains() -> None:
+def test_embedded_judge_leaves_the_tier_unknown() -> None:
     held = ResponseSafety(EmbeddedJudge(), allow_single_judge=True)(RUN)
     assert held is not None
     assert held.tier is None

@@ -218,7 +218,7 @@ def test_judge_answers_only_its_two_questions(model: EmbeddedModel) -> None:
     assert not other.probabilities
 
 
-def test_judge_abstains_on_empty_run(model: EmbeddedModel) -> None:
+def test_empty_run_is_an_error_of_the_judge(model: EmbeddedModel) -> None:
     run = Trajectory(id="e", format="t", task="", steps=())
     assert all(
         a.error for a in EmbeddedJudge(model).decide(run, [RUN_FAILED, build_root_cause_question(run)])

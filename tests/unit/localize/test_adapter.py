@@ -18,7 +18,7 @@ class Minimal:
     name = "minimal"
 
     def locate(self, trajectory: Trajectory, findings: Sequence[Finding]) -> Diagnosis:
-        """Abstain."""
+        """Return an undecided diagnosis."""
         return Diagnosis(
             trajectory_id=trajectory.id, method=self.name, verdict=Verdict.UNDECIDED, probability=0.5
         )

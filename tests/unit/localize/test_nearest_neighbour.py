@@ -25,7 +25,7 @@ def test_votes_rank_the_steps() -> None:
     assert ranked[0].agent == "Counting_Expert"
 
 
-def test_missing_labels_make_it_abstain() -> None:
+def test_missing_labels_make_the_run_undecided() -> None:
     assert NearestNeighbourTrainer().fit([]).locate(chat(), ()).verdict is Verdict.UNDECIDED
 
 

@@ -38,7 +38,7 @@ def named(diagnosis: Diagnosis) -> list[str]:
     return notes[0].split(", ") if notes else []
 
 
-def test_empty_store_makes_it_abstain_with_instructions() -> None:
+def test_empty_store_makes_the_run_undecided_with_instructions() -> None:
     found = SchemaLocalizer().locate(chat(), ())
     assert found.verdict is Verdict.UNDECIDED
     assert not found.hypotheses

@@ -96,7 +96,7 @@ def test_conditional_reply_is_regenerated_with_missing_condition() -> None:
     assert plan is not None
     (told,) = plan.actions
     assert isinstance(told, SendMessage)
-    assert "Add what the reply's safety depends on" in told.text
+    assert "State the conditions for a safe use" in told.text
     assert not session.has_ended
     says(session, "Two, but a doctor must set it: ask one.")
     assert session.end() is None

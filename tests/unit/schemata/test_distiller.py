@@ -70,7 +70,7 @@ def test_schema_contains_the_step_profile() -> None:
     assert "Nothing had been run before." in schema.context
     assert schema.codes[0] == "agentrx:invention_of_new_information"
     assert schema.module == "memory"
-    assert schema.correction.startswith("Do not go on with assumed data.")
+    assert schema.correction.startswith("Do not continue with assumed data.")
     assert schema.provenance.runs == ("one",)
     assert schema.provenance.groups == (normalize_group_key(record.trajectory.task),)
     assert (schema.provenance.method, schema.provenance.origin) == ("embedded", SchemaOrigin.NATURAL)
@@ -207,7 +207,7 @@ PLAINER = Delexicalizer(invented().trajectory)
             "Ask for … before you retry and verify.",
         ),
         ("Zed: ferries, pears!", (), (), "reflection", "Compare the result with the expected result"),
-        ("", (), ("agent_error:memory.hallucination",), None, "Rely only on observations"),
+        ("", (), ("agent_error:memory.hallucination",), None, "Use only observations"),
         ("", (), ("nobody:knows.it",), None, ""),
         ("", (), (), None, ""),
     ],

@@ -142,7 +142,7 @@ def test_two_stage_takes_system_errors_from_rules() -> None:
     assert (top(told), told.hypotheses[0].module) == (1, "system")
 
 
-def test_failed_question_makes_method_abstain() -> None:
+def test_failed_question_makes_the_run_undecided() -> None:
     for name in ("step_by_step", "binary_search", "all_at_once", "structured", "constraints", "two_stage"):
         told = ask(name, TableJudge(lambda run, question: None), steered())
         assert told.verdict is Verdict.UNDECIDED

@@ -74,7 +74,7 @@ def test_method_learns_from_annotated_runs_and_excludes_a_question() -> None:
     assert set(fitted.without_group(group)._find_nearest_schemata(run, ())) <= whole
 
 
-def test_unavailable_judge_makes_method_abstain(file: Path) -> None:
+def test_unavailable_judge_makes_the_run_undecided(file: Path) -> None:
     made = get_localizer_registry().get("schema")(judge=DealingJudge(away=True), schemata=file)
     told = made.locate(group_chat(100).trajectory, ())
     assert told.verdict is Verdict.UNDECIDED
