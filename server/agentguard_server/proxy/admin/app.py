@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -230,18 +231,19 @@ def _error_response(status: int, code: str, message: str) -> Response:
 
 
 async def _handle_not_found(_: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
+    assert isinstance(error, HTTPException)  # for mypy: Starlette raises it for both statuses
     response = _error_response(
-        status,
-        "not_found" if status == 404 else "method_not_allowed",
+        error.status_code,
+        "not_found" if error.status_code == 404 else "method_not_allowed",
         "the proxy has no resource at this path; a client's base URL ends in /v1, but Anthropic's does not",
     )
-    response.headers.update(getattr(error, "headers", None) or {})  # the ``Allow`` header
+    response.headers.update(error.headers or {})  # the ``Allow`` header
     return response
 
 
 async def _handle_error(_: Request, error: Exception) -> Response:
-    return _error_response(503, getattr(error, "code", "agentguard_error"), str(error))
+    assert isinstance(error, AgentGuardError)  # for mypy: it is registered for this class
+    return _error_response(503, error.code, str(error))
 
 
 async def _handle_unexpected_error(_: Request, error: Exception) -> Response:
