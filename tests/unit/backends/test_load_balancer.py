@@ -122,3 +122,17 @@ def test_cooldown_ends_by_time_alone():
     assert now() == "b"
     scene.clock.advance(0.2)
     assert now() == "a"
+
+
+def test_policy_is_not_asked_about_a_tier_of_one_replica():
+    scene = Scene(a=[ok()], b=[ok()], per={"b": {"priority": 1}})
+
+    class Unexpected:
+        def choose(self, _request, _replicas):
+            raise AssertionError("there is no choice")
+
+    async def main():
+        scene.pool._load_balancer.policy = Unexpected()
+        assert (await scene.ask()).replica == "a"
+
+    scene.run(main)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentguard.detect.base import Detector, Evidence, Finding, detectors
+from agentguard.detect.base import BaseDetector, Detector, Evidence, Finding, detectors
 from agentguard.detect.detection import detect, mark_recoveries
 from agentguard.detect.run_view import RunView
 from agentguard.detect.runner import MAX_FAILURES, IncrementalRunner, build_detectors
@@ -200,6 +200,25 @@ def test_false_disables_and_none_selects_all_that_can_find_anything() -> None:
     assert build_detectors({"exact_loop": False}) == []
     need_options = {"budget", "capability", "control_flow", "policy"}
     assert {d.name for d in build_detectors()} == set(detectors().names()) - need_options
+
+
+def test_detector_with_default_options_is_built_at_the_first_step_that_it_observes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[str] = []
+    build = BaseDetector.__init__
+
+    def record(self: BaseDetector, **options: Any) -> None:
+        built.append(self.name)
+        build(self, **options)
+
+    monkeypatch.setattr(BaseDetector, "__init__", record)
+    runner = IncrementalRunner(specs={"near_loop": {}, "tool_error": {}, "exact_loop": {"repeat": 3}})
+    assert built == ["exact_loop"], "its options must be checked at once"
+    runner.observe(run(user("Go.")).steps[0])
+    assert built == ["exact_loop", "tool_error"]
+    runner.finish()
+    assert sorted(built) == ["exact_loop", "near_loop", "tool_error"]
 
 
 @pytest.mark.parametrize("options", [3, "on", [1]])
