@@ -150,7 +150,7 @@ def test_answering_backend_passes(tmp_path: Path) -> None:
     [
         ({"status": 401}, "rejects the key"),
         ({"status": 500}, "status 500"),
-        ({"late_s": 600.0}, "behind this machine's"),
+        ({"late_s": 600.0}, "behind the clock of this machine"),
         ({"models": ("other",)}, "does not serve m"),
     ],
 )
