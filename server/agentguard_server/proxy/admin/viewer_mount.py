@@ -63,7 +63,7 @@ class ViewerMount:
         """Authenticate a request and serve it."""
         caller, shown = self._authenticate(scope)
         if caller is None:
-            text = "The viewer needs a key with the scope read: open /ui/?token=KEY once, or send it as Bearer.\n"
+            text = "The viewer needs a key with the scope read: open /ui/?token=KEY, or send it as Bearer.\n"
             await PlainTextResponse(text, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
         elif not _is_allowed(caller, scope["method"]):
             await PlainTextResponse("This key does not have the scope.\n", 403)(scope, receive, send)
