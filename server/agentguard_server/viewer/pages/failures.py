@@ -45,28 +45,28 @@ def _render_page(request: Request) -> Response:
         "failures.html",
         here="failures",
         query=build_query,
-        by=bucket,
-        counted=frequencies,
-        times=build_trends(frequencies),
+        bucket=bucket,
+        frequencies=frequencies,
+        trends=build_trends(frequencies),
         table=build_table(state.store, frequencies, tenant=state.settings.tenant),
-        grouped=clusters,
+        clusters=clusters,
         evidence=_find_evidence(state.store, clusters, tenant=state.settings.tenant),
-        size=(PLOT_WIDTH, PLOT_HEIGHT),
-        short=shorten,
+        plot_size=(PLOT_WIDTH, PLOT_HEIGHT),
+        shorten=shorten,
     )
 
 
 def _find_evidence(store: Store, clusters: FailureClusters, *, tenant: str) -> dict[str, tuple[str, str]]:
-    """Return reason and first quote of the newest run of each kind, by the run's id."""
-    found = {}
+    """Return reason and first quote of the latest unclustered run of each code, by run id."""
+    evidence = {}
     for group in clusters.unclustered:
         for run in group.latest[:1]:
             rows = store.list_diagnoses(run.run_id, tenant=tenant)
             data = rows[-1].data if rows else {}
             first: dict[str, Any] = next(iter(data.get("hypotheses", ())), {})
             quotes = [quote["quote"] for quote in first.get("evidence", ())]
-            found[run.run_id] = (first.get("reason", ""), next(iter(quotes), ""))
-    return found
+            evidence[run.run_id] = (first.get("reason", ""), next(iter(quotes), ""))
+    return evidence
 
 
 def _render_json(request: Request) -> Response:

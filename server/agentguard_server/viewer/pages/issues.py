@@ -33,13 +33,13 @@ _MAX_RUNS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssueView:
-    """Issue with the texts of its page.
+    """Issue for display.
 
     Attributes:
         issue: the issue.
-        title: its title; by default that of its code with the agent.
+        title: its title; by default the title of its code, its agent and its module.
         code: its code with title and definition.
-        change: runs of the last seven days of the trend minus those of the seven days before.
+        change: number of runs in the last seven days minus that in the seven days before.
     """
 
     issue: Issue
@@ -60,7 +60,7 @@ def routes() -> list[BaseRoute]:
 
 
 def _parse_state(request: Request) -> IssueState | None:
-    """Return the state of the query; None for all issues."""
+    """Return the issue state of the query; None for all issues."""
     return next((state for state in ISSUE_STATES if state == request.query_params.get("state")), None)
 
 
@@ -75,7 +75,7 @@ def _render_list(request: Request) -> Response:
         views=[_build_view(issue) for issue in page.rows],
         state=state,
         states=ISSUE_STATES,
-        given={"state": state or ""},
+        parameters={"state": state or ""},
         query=build_query,
         day=format_day,
     )
@@ -93,7 +93,7 @@ def _render_page(request: Request) -> Response:
         may_change=settings.allows_feedback,
         query=build_query,
         day=format_day,
-        short=shorten,
+        shorten=shorten,
     )
 
 

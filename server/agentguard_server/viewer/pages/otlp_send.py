@@ -1,4 +1,4 @@
-"""Endpoint that sends a run to the OTLP collector from the settings; requests cannot choose another one."""
+"""Endpoint that sends a run to the OTLP collector of the settings; requests cannot choose another one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 from agentguard.errors import ResilienceError
 from agentguard.otlp.assessed_spans import load_stored_spans
 from agentguard.otlp.exporter import ExportResult, send
+from agentguard_server.viewer.escaping import to_single_line
 from agentguard_server.viewer.renderer import get_renderer
 
 
@@ -21,15 +22,15 @@ def routes() -> list[BaseRoute]:
 def _send_run(request: Request) -> Response:
     settings, store = request.app.state.settings, request.app.state.store
     if settings.collector is None:
-        raise HTTPException(404, "no collector was named")
+        raise HTTPException(404, "the viewer has no collector; see --otlp-endpoint")
     run_id = request.path_params["id"]
     spans = load_stored_spans(store, run_id, tenant=settings.tenant)
     if spans is None:
-        raise HTTPException(404, "no such run")
+        raise HTTPException(404, f"There is no run {to_single_line(run_id, 80)}.")
     try:
         result, error_text = send(settings.collector, spans), ""
     except ResilienceError as error:
         result, error_text = ExportResult(), str(error)
     return get_renderer(request).render_page(
-        "sent.html", status=502 if error_text else 200, run_id=run_id, sent=result, wrong=error_text
+        "otlp_sent.html", status=502 if error_text else 200, run_id=run_id, result=result, error=error_text
     )

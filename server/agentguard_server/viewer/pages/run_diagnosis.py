@@ -10,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agentguard.errors import ConfigError
+from agentguard_server.viewer.escaping import to_single_line
 
 
 def routes() -> list[BaseRoute]:
@@ -23,5 +24,5 @@ def _diagnose_run(request: Request) -> Response:
         raise ConfigError("a diagnosis cannot be stored here: give the viewer a store with --store")
     run_id = request.path_params["id"]
     if not request.app.state.diagnosis_queue.diagnose(run_id):
-        raise HTTPException(404, "no such run")
+        raise HTTPException(404, f"There is no run {to_single_line(run_id, 80)}.")
     return RedirectResponse(f"{settings.prefix}/runs/{quote(run_id, safe='')}", 303)

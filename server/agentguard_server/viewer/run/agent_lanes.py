@@ -1,4 +1,4 @@
-"""Lanes of a run: one row for each agent, and below it one row for each tool that it calls."""
+"""Lanes of a branch: one row per agent, and below it one row per tool that the agent calls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from agentguard_server.viewer.run.timeline import Axis, Badge, compute_step_span
 
 MAX_ROWS = 24
 _MIN_WIDTH = 0.3
+"""Minimum width of a bar in percent."""
 _LaneKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneBar:
-    """Bar of one or more neighbouring steps; ``x`` and ``width`` are percentages of the lane."""
+    """Bar of the steps ``step`` to ``last_step``; ``x`` and ``width`` are percentages of the lane."""
 
     x: float
     width: float

@@ -55,14 +55,14 @@ class TurnView:
         guard_messages: messages of the guard before the step.
         repairs: repairs of the step by the guard.
         election: description of the vote among candidates.
-        read_error: why the stored step could not be read; empty if it could.
+        read_error: reason why the stored step cannot be decoded; empty if it can.
         seconds: duration, if known.
         tokens: prompt and completion tokens, if known.
         findings: findings of detectors in the step.
         root: whether the step is the diagnosed root cause; ``rank`` is its rank among the hypotheses, from 1.
-        is_cause_certain: True if evidence or a recovery supports the root cause of a failed run.
+        is_cause_certain: whether evidence or a recovery supports the root cause of a failed run.
         uses: traced values that the step uses.
-        is_abandoned: whether the step is on an abandoned branch and shown in grey.
+        is_abandoned: whether the step is on an abandoned branch, which is grey on the page.
     """
 
     index: int
@@ -109,8 +109,8 @@ class TurnContext:
         ranks: rank among the hypotheses, from 1, by branch and step.
         uses: traced values by branch and step that uses them.
         fold: folding of long texts.
-        is_cause_certain: True if evidence or a recovery supports the root cause of a failed run.
-        has_likely_cause: False if no step is likely; no turn is the root then.
+        is_cause_certain: whether evidence or a recovery supports the root cause of a failed run.
+        has_likely_cause: whether a step is likely; otherwise no turn is the root.
     """
 
     quotes: QuoteIndex
@@ -210,12 +210,14 @@ def _build_calls(
     return tuple(calls), unmatched_results
 
 
-def _find_observation(all: Sequence[Observation], seen: Observation | None, taken: set[int]) -> int | None:
-    return next((i for i, one in enumerate(all) if one is seen and i not in taken), None)
+def _find_observation(
+    observations: Sequence[Observation], wanted: Observation | None, used_places: set[int]
+) -> int | None:
+    return next((i for i, one in enumerate(observations) if one is wanted and i not in used_places), None)
 
 
-def _build_result(seen: Observation, text: FoldedText | None) -> CallResult:
-    return CallResult(text=text, error=describe_error(seen), tool=seen.tool or "")
+def _build_result(observation: Observation, text: FoldedText | None) -> CallResult:
+    return CallResult(text=text, error=describe_error(observation), tool=observation.tool or "")
 
 
 def describe_error(observation: Observation) -> str:
@@ -232,7 +234,7 @@ def _build_modules(step: Step, fold: FoldOptions) -> tuple[tuple[str, FoldedText
 
 
 def compute_seconds(step: Step) -> float | None:
-    """Return the duration of a step; None if it was not recorded or would be negative."""
+    """Return the duration of a step in seconds; None if it is not recorded or negative."""
     if step.started_at is None or step.ended_at is None or step.ended_at < step.started_at:
         return None
     return step.ended_at - step.started_at

@@ -38,15 +38,15 @@ class TextSegment:
 
 def segment_prose(text: str) -> list[TextSegment]:
     """Segment prose; fenced blocks are code."""
-    bits, position = [], 0
+    segments, position = [], 0
     for fence in _FENCE.finditer(text) if "```" in text else ():
         if fence.start() > position:
-            bits.append(TextSegment(position, fence.start()))
-        bits.append(TextSegment(fence.start(), fence.end(), "code"))
+            segments.append(TextSegment(position, fence.start()))
+        segments.append(TextSegment(fence.start(), fence.end(), "code"))
         position = fence.end()
-    if position < len(text) or not bits:
-        bits.append(TextSegment(position, len(text)))
-    return bits
+    if position < len(text) or not segments:
+        segments.append(TextSegment(position, len(text)))
+    return segments
 
 
 def is_json(text: str) -> bool:
@@ -54,7 +54,7 @@ def is_json(text: str) -> bool:
     head, tail = text[:64].lstrip()[:1], text[-64:].rstrip()[-1:]
     if (head, tail) not in {("{", "}"), ("[", "]")} or len(text) > _MAX_CHARS:
         return False
-    # A lone carriage return is JSON whitespace. Formatting would hide it; as prose it is shown.
+    # a lone carriage return is white space in JSON: formatting would hide it, and prose shows it
     if _LONE_CARRIAGE_RETURN.search(text):
         return False
     try:
@@ -89,24 +89,24 @@ def _segment_one_line(text: str, tokens: list[tuple[int, int]]) -> Iterator[Text
 def _segment_indented(text: str, tokens: list[tuple[int, int]], *, outer: bool) -> Iterator[TextSegment]:
     depth = min_depth = 0 if outer else 1
     ends = _find_short_brackets(text, tokens)
-    flat = -1  # position of the bracket that closes a part on one line
+    one_line_end = -1  # position of the bracket that closes a part on one line
     if not outer:
         yield TextSegment(tokens[0][0], tokens[0][0], inserted_text=_build_line_break(depth))
     for place, (start, end) in enumerate(tokens):
-        sign, inside = text[start:end], place <= flat
+        symbol, is_in_one_line = text[start:end], place <= one_line_end
         following = text[tokens[place + 1][0]] if place + 1 < len(tokens) else ""
-        if sign in "}]" and not inside and text[tokens[place - 1][0]] not in "{[":
+        if symbol in "}]" and not is_in_one_line and text[tokens[place - 1][0]] not in "{[":
             depth = max(min_depth, depth - 1)
             yield TextSegment(start, start, inserted_text=_build_line_break(depth))
         yield from _classify_token(text, tokens, place)
-        if not inside and place in ends:
-            flat = ends[place]
-        elif sign in "{[" and not inside and following not in ("}", "]", ""):
+        if not is_in_one_line and place in ends:
+            one_line_end = ends[place]
+        elif symbol in "{[" and not is_in_one_line and following not in ("}", "]", ""):
             depth += 1
             yield TextSegment(end, end, inserted_text=_build_line_break(depth))
-        elif sign == "," and place + 1 < len(tokens):
-            yield TextSegment(end, end, inserted_text=" " if inside else _build_line_break(depth))
-        elif sign == ":":
+        elif symbol == "," and place + 1 < len(tokens):
+            yield TextSegment(end, end, inserted_text=" " if is_in_one_line else _build_line_break(depth))
+        elif symbol == ":":
             yield TextSegment(end, end, inserted_text=" ")
     if not outer:
         yield TextSegment(tokens[-1][1], tokens[-1][1], inserted_text="\n")
@@ -163,7 +163,7 @@ _CONTEXT_CHARS = 240
 _MIN_FOLD_CHARS = 300
 """Minimum length of a folded part; shorter parts stay visible."""
 
-_ODD = re.compile(r"\t| {4}|[{}\[\]<>|/+=$]|.*(?:::|[;{}]$)")
+_LOG_LINE = re.compile(r"\t| {4}|[{}\[\]<>|/+=$]|.*(?:::|[;{}]$)")
 _LIST_ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
 
 
@@ -211,8 +211,8 @@ class FoldOptions:
     """Options for folding long texts.
 
     Attributes:
-        max_chars: code points of a folded part that are in the page; a link leads to the rest.
-        closed: nothing is folded if False.
+        max_chars: number of code points of a folded part that are in the page; the rest has a link.
+        closed: whether anything is folded.
     """
 
     max_chars: int = 20_000
@@ -227,7 +227,7 @@ def fold_text(
     *,
     call: bool = False,
 ) -> FoldedText:
-    """Build the view of a text.
+    """Segment, highlight and fold a text.
 
     Args:
         field: name of the field.
@@ -236,18 +236,19 @@ def fold_text(
         fold: options for folding.
         call: whether the text is the arguments of a call.
     """
-    rules = fold or FoldOptions()
+    options = fold or FoldOptions()
     structured = is_json(text)
-    bits = segment_json(text, call=call) if structured else segment_prose(text)
-    html = _HtmlBuilder(text, bits, quotes)
+    segments = segment_json(text, call=call) if structured else segment_prose(text)
+    html = _HtmlBuilder(text, segments, quotes)
     pieces = tuple(
-        html.build_piece(start, end, folded, rules) for start, end, folded in _split_stretches(text, quotes)
+        html.build_piece(start, end, folded, options)
+        for start, end, folded in _split_into_parts(text, quotes)
     )
     mono = structured or call or _is_log(text)
     return FoldedText(field=field, pieces=pieces, mono=mono, length=len(text))
 
 
-def _split_stretches(text: str, quotes: Sequence[Quote]) -> list[tuple[int, int, bool]]:
+def _split_into_parts(text: str, quotes: Sequence[Quote]) -> list[tuple[int, int, bool]]:
     """Return the parts of a text in order, and whether each is folded."""
     if len(text) <= _MAX_UNFOLDED_CHARS and text.count("\n") <= _MAX_UNFOLDED_LINES:
         return [(0, len(text), False)]
@@ -288,18 +289,26 @@ def _is_log(text: str) -> bool:
     lines = [line for line in text[:2_000].splitlines() if line.strip()][:30]
     if len(lines) < 2:
         return False
-    odd_lines = sum(_ODD.match(line) is not None and _LIST_ITEM.match(line) is None for line in lines)
-    return odd_lines * 2 > len(lines)
+    log_line_count = sum(
+        _LOG_LINE.match(line) is not None and _LIST_ITEM.match(line) is None for line in lines
+    )
+    return log_line_count * 2 > len(lines)
 
 
 def _clip_quote(quote: Quote, segments: Sequence[TextSegment]) -> Quote:
     """Restrict a quote to displayed segments, which exclude white space and outer braces of JSON."""
-    over = [bit for bit in segments if bit.start < quote.end and bit.end > quote.start]
-    if not over:
-        text_segments = [bit for bit in segments if bit.end > bit.start]  # inserted text cannot be marked
-        nearest = [bit for bit in text_segments if bit.start >= quote.start][:1] or text_segments[-1:]
+    overlapping = [segment for segment in segments if segment.start < quote.end and segment.end > quote.start]
+    if not overlapping:
+        text_segments = [
+            segment for segment in segments if segment.end > segment.start
+        ]  # inserted text cannot be marked
+        nearest = [segment for segment in text_segments if segment.start >= quote.start][:1] or text_segments[
+            -1:
+        ]
         return replace(quote, start=nearest[0].start, end=nearest[0].end) if nearest else quote
-    return replace(quote, start=max(quote.start, over[0].start), end=min(quote.end, over[-1].end))
+    return replace(
+        quote, start=max(quote.start, overlapping[0].start), end=min(quote.end, overlapping[-1].end)
+    )
 
 
 class _HtmlBuilder:
@@ -310,22 +319,22 @@ class _HtmlBuilder:
         self.quotes = [_clip_quote(quote, segments) for quote in quotes]
         self._boundaries = sorted({edge for quote in self.quotes for edge in (quote.start, quote.end)})
 
-    def build_piece(self, start: int, end: int, folded: bool, rules: FoldOptions) -> TextPiece:
-        stop = min(end, start + rules.max_chars) if folded and rules.closed else end
+    def build_piece(self, start: int, end: int, folded: bool, options: FoldOptions) -> TextPiece:
+        stop = min(end, start + options.max_chars) if folded and options.closed else end
         html = self.render_range(start, stop)
-        is_closed = folded and rules.closed
+        is_closed = folded and options.closed
         return TextPiece(html=html, folded=is_closed, length=end - start, left_out=end - stop)
 
     def render_range(self, start: int, end: int) -> Markup:
         """Render a range; text inserted between two segments goes with the second one."""
         is_last = end == len(self.text)
         parts: list[Markup] = []
-        for bit in self.segments:
-            if bit.start == bit.end:
-                if start <= bit.start < end or (is_last and bit.start == end):
-                    parts.append(escape(bit.inserted_text))
-            elif bit.start < end and bit.end > start:
-                parts.append(self._render_segment(bit, max(start, bit.start), min(end, bit.end)))
+        for segment in self.segments:
+            if segment.start == segment.end:
+                if start <= segment.start < end or (is_last and segment.start == end):
+                    parts.append(escape(segment.inserted_text))
+            elif segment.start < end and segment.end > start:
+                parts.append(self._render_segment(segment, max(start, segment.start), min(end, segment.end)))
         return Markup("").join(parts)
 
     def _render_segment(self, segment: TextSegment, start: int, end: int) -> Markup:

@@ -61,8 +61,8 @@ class QuoteIndex:
         *,
         is_primary: bool = False,
     ) -> tuple[Quote, ...]:
-        """Add evidence; ``steps[i]`` was recorded on the branch ``branch_ids[i]``."""
-        return tuple(self._add_one(one, steps, branch_ids, is_primary) for one in evidence)
+        """Add evidence and return its quotes; ``steps[i]`` was recorded on the branch ``branch_ids[i]``."""
+        return tuple(self._add_quote(one, steps, branch_ids, is_primary) for one in evidence)
 
     def find_in_step(self, branch_id: str, step: int) -> Mapping[str, list[Quote]]:
         """Return the quotes in a step, by field."""
@@ -71,35 +71,36 @@ class QuoteIndex:
             by_field.setdefault(quote.field, []).append(quote)
         return by_field
 
-    def _add_one(
+    def _add_quote(
         self, evidence: Evidence, steps: Sequence[Step], branch_ids: Sequence[str], is_primary: bool
     ) -> Quote:
-        is_in_line = 0 <= evidence.step < len(steps)
-        line = branch_ids[evidence.step] if is_in_line else ""
-        key = (line, evidence.step, evidence.field, evidence.start, evidence.end, evidence.quote)
+        is_in_run = 0 <= evidence.step < len(steps)
+        branch_id = branch_ids[evidence.step] if is_in_run else ""
+        key = (branch_id, evidence.step, evidence.field, evidence.start, evidence.end, evidence.quote)
         if key not in self._by_location:
-            text = steps[evidence.step].text(evidence.field) if is_in_line else ""
-            start, end, standing = _locate_quote(evidence, text)
+            text = steps[evidence.step].text(evidence.field) if is_in_run else ""
+            start, end, match = _locate_quote(evidence, text)
             quote = Quote(
                 number=len(self.all) + 1,
-                branch_id=line,
+                branch_id=branch_id,
                 step=evidence.step,
                 field=evidence.field,
-                source=describe_field(steps[evidence.step], evidence.field) if is_in_line else evidence.field,
+                source=describe_field(steps[evidence.step], evidence.field) if is_in_run else evidence.field,
                 start=start,
                 end=end,
                 text=evidence.quote,
-                match=standing,
+                match=match,
                 is_primary=is_primary,
             )
             self.all.append(quote)
             self._by_location[key] = quote
-            if standing != "gone":
-                self._by_step.setdefault((line, evidence.step), []).append(quote)
+            if match != "gone":
+                self._by_step.setdefault((branch_id, evidence.step), []).append(quote)
         return self._by_location[key]
 
 
 def _locate_quote(evidence: Evidence, text: str) -> tuple[int, int, QuoteMatch]:
+    """Return start and end of a quote in a text, and its match; start and end are 0 for ``gone``."""
     if (
         evidence.quote
         and 0 <= evidence.start < evidence.end

@@ -32,7 +32,13 @@ def build_run_url(prefix: str, run_id: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLinks:
-    """Links within the viewer: anchors for steps on the page, URLs of other pages for all others."""
+    """Links within the viewer.
+
+    Attributes:
+        base: URL of the page of the run.
+        branch_id: branch that the page shows.
+        begin, end: range of the steps on the page.
+    """
 
     base: str
     branch_id: str = CURRENT_BRANCH
@@ -40,7 +46,7 @@ class PageLinks:
     end: int = 0
 
     def step(self, branch_id: str, step: int) -> str:
-        """Return a link to a step, whichever view is open."""
+        """Return an anchor if the page contains the step, else the URL of a page with it."""
         return self._build_url(branch_id, step, f"step-{step}")
 
     def quote(self, quote: Quote) -> str:
@@ -68,7 +74,7 @@ class FileLinks:
         """Return a link to a quote."""
         return f"#{quote.anchor}"
 
-    def build_id_prefix(self, branch: str) -> str:
-        """Return the prefix of the ids of a branch's steps."""
-        view = self.branches.by_id.get(branch)
+    def build_id_prefix(self, branch_id: str) -> str:
+        """Return the prefix of the element ids of a branch; empty for the current branch."""
+        view = self.branches.by_id.get(branch_id)
         return f"b{view.number}-" if view is not None and view.number else ""

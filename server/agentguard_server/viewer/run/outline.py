@@ -1,4 +1,4 @@
-"""Outline of a branch: one line for each step."""
+"""Outline of a branch: one row per step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentguard_server.viewer.run.step_kinds import StepKind, classify_step
 from agentguard_server.viewer.run.timeline import Badge
 
 OUTLINE_ROWS = 500
-"""Number of lines on a page."""
+"""Number of rows on a page."""
 _MAX_SUMMARY_CHARS = 60
 _MARKED: frozenset[Badge] = frozenset({"error", "finding", "rollback"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlineRow:
-    """Line of the outline.
+    """Row of the outline.
 
     Attributes:
         index: number of the step.
@@ -45,8 +45,8 @@ class Outline:
     """Page of the outline.
 
     Attributes:
-        rows: lines of the page.
-        total: number of lines on all pages.
+        rows: rows of the page.
+        total: number of rows on all pages.
         previous_step, next_step: first step of the neighbouring pages; None if there is no such page.
     """
 
@@ -70,8 +70,8 @@ def build_outline(
         branch: the branch.
         badges: badges by step.
         root: the root cause on the branch.
-        step: a step; the page has its line, or else the line of the next step.
-        only_marked: True leaves out steps without error, finding, rollback and root cause.
+        step: the page contains the row of this step, or of the next step that is in the outline.
+        only_marked: whether to leave out steps without error, finding, rollback and root cause.
     """
     places = [
         place
@@ -95,7 +95,7 @@ def build_outline(
 
 
 def build_outline_row(step: Step, place: int, badges: frozenset[Badge], *, is_root: bool) -> OutlineRow:
-    """Build the line of a step."""
+    """Build the row of a step."""
     result = next((observation.content for observation in reversed(step.observations)), "")
     return OutlineRow(
         index=place,

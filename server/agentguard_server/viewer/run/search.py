@@ -1,4 +1,4 @@
-"""Full-text search in all texts, calls and results of a run, on all branches."""
+"""Search in the texts, calls and results of one run, on all branches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from agentguard_server.viewer.run.branches import BranchView, BranchViews
 
 MAX_HITS = 200
 _BEFORE, _AFTER = 60, 160
+"""Characters of the excerpt before and after a match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """Hit with its excerpt ``before`` + ``match`` + ``after``; ``more`` counts other matches in its field."""
+    """Field of a step with a match.
+
+    Attributes:
+        branch, step, agent, field: position of the match.
+        before, match, after: excerpt around the first match.
+        more: number of further matches in the field.
+    """
 
     branch: BranchView
     step: int
@@ -36,7 +43,7 @@ class SearchResult:
 
 
 def search_run(branches: BranchViews, query: str) -> SearchResult:
-    """Search for a text, ignoring case; each field is one hit with the number of its further matches."""
+    """Search for a text, ignoring case. A field with several matches is one hit."""
     needle = to_lower(query.strip())
     if not needle:
         return SearchResult(query=query, hits=(), is_truncated=False)
@@ -48,20 +55,20 @@ def search_run(branches: BranchViews, query: str) -> SearchResult:
     return SearchResult(query=query, hits=tuple(hits), is_truncated=False)
 
 
-def _find_hits(branches: BranchViews, wanted: str) -> Iterator[SearchHit]:
-    for line in branches:
-        for place, step in enumerate(line.own_steps, line.fork_step):
+def _find_hits(branches: BranchViews, needle: str) -> Iterator[SearchHit]:
+    for branch in branches:
+        for place, step in enumerate(branch.own_steps, branch.fork_step):
             texts = [
                 ("agent", step.agent),
                 *((f"call of {call.name}", call.name) for call in step.tool_calls),
             ]
             for field, text in (*step.texts(), *texts):
-                low = to_lower(text)
-                position = low.find(wanted)
+                lower_text = to_lower(text)
+                position = lower_text.find(needle)
                 if position >= 0:
-                    end = position + len(wanted)
+                    end = position + len(needle)
                     yield SearchHit(
-                        branch=line,
+                        branch=branch,
                         step=place,
                         agent=step.agent,
                         field=field,
@@ -69,5 +76,5 @@ def _find_hits(branches: BranchViews, wanted: str) -> Iterator[SearchHit]:
                         + text[max(0, position - _BEFORE) : position],
                         match=text[position:end],
                         after=text[end : end + _AFTER] + ("…" if len(text) > end + _AFTER else ""),
-                        more=low.count(wanted) - 1,
+                        more=lower_text.count(needle) - 1,
                     )

@@ -1,4 +1,4 @@
-"""Kinds of steps. Each has a letter and a label, so that colour is not the only distinction."""
+"""Kinds of steps; each has a letter and a label, so that its colour is not the only distinction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from agentguard.trajectory.model import Source, Step
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """Kind of a step: CSS class, letter, label."""
+    """Kind of a step.
+
+    Attributes:
+        name: CSS class.
+        letter: letter in the timeline.
+        word: label.
+    """
 
     name: str
     letter: str

@@ -25,7 +25,7 @@ MAX_BARS = 240
 MAX_LANES = 8
 MAX_AGENT_ROWS = 6
 OTHER_AGENTS = "other agents"
-"""Name of the row of all agents after the most frequent ones."""
+"""Name of the row of all agents except the most frequent ones."""
 _MAX_RUN_S = 366 * 86_400.0
 _MIN_BAR_WIDTH = 0.18
 _MIN_LETTER_WIDTH = 1.3
@@ -93,15 +93,15 @@ class Timeline:
     Attributes:
         bars: from left to right.
         axis: unit of the horizontal axis.
-        timed: whether the user can choose the time axis.
+        timed: whether the steps have times, so that the time axis can be chosen.
         steps_per_bar: number of steps per bar.
         begin, end: labels of both ends.
-        root: middle of the root cause's bar in percent.
+        root: middle of the bar of the root cause in percent.
         propagation_end: middle of the last bar that uses a value of the root cause.
         kinds: kinds of steps that occur.
         label: description.
         lanes: abandoned branches.
-        agents: names of the rows; empty if fewer than two agents act.
+        agents: names of the rows; empty for fewer than two agents.
     """
 
     bars: tuple[TimelineBar, ...]
@@ -161,7 +161,7 @@ def build_timeline(
         for position in range(0, len(steps), size)
         for group in _group_by_row(range(position, min(position + size, len(steps))), rows)
     )
-    rooted = next((bar for bar in bars if bar.root), None)
+    root_bar = next((bar for bar in bars if bar.root), None)
     used_bars = [bar for bar in bars if "use" in bar.badges]
     return Timeline(
         bars=bars,
@@ -172,9 +172,9 @@ def build_timeline(
         end=format_duration(clock.last - clock.first)
         if shown_axis == "time" and clock
         else str(max(0, longest - 1)),
-        root=rooted.middle if rooted else None,
-        propagation_end=used_bars[-1].middle if used_bars and rooted else None,
-        kinds=tuple(look for look in STEP_KINDS if any(bar.kind == look for bar in bars)),
+        root=root_bar.middle if root_bar else None,
+        propagation_end=used_bars[-1].middle if used_bars and root_bar else None,
+        kinds=tuple(kind for kind in STEP_KINDS if any(bar.kind == kind for bar in bars)),
         label=_describe_timeline(steps, badges, root),
         lanes=tuple(
             lane
@@ -218,26 +218,28 @@ def compute_step_spans(branch: BranchView, axis: Axis | None) -> tuple[Axis, lis
 
 
 def _build_lane(source: LaneSource, clock: _RunClock | None, longest: int) -> BranchLane | None:
-    line = source.branch
+    branch = source.branch
     spans = (
-        clock.compute_spans(line.steps) if clock is not None else _distribute_evenly(len(line.steps), longest)
+        clock.compute_spans(branch.steps)
+        if clock is not None
+        else _distribute_evenly(len(branch.steps), longest)
     )
-    if not line.own_steps or spans is None:
+    if not branch.own_steps or spans is None:
         return None
-    own_spans = spans[line.fork_step :]
+    own_spans = spans[branch.fork_step :]
     x, end = min(begin for begin, _ in own_spans), max(end for _, end in own_spans)
-    rooted = (
-        sum(spans[source.root]) / 2 if source.root is not None and source.root >= line.fork_step else None
+    root_position = (
+        sum(spans[source.root]) / 2 if source.root is not None and source.root >= branch.fork_step else None
     )
     return BranchLane(
         x=round(x, 3),
         width=round(max(_MIN_BAR_WIDTH, end - x), 3),
-        number=line.number,
-        branch_id=line.id,
-        step=line.fork_step,
-        root=round(rooted, 3) if rooted is not None else None,
-        label=f"branch {line.number}, {format_quantity(len(line.own_steps), 'step')} abandoned at step {line.fork_step}"  # noqa: E501
-        + (", with the root cause" if rooted is not None else ""),
+        number=branch.number,
+        branch_id=branch.id,
+        step=branch.fork_step,
+        root=round(root_position, 3) if root_position is not None else None,
+        label=f"branch {branch.number}, {format_quantity(len(branch.own_steps), 'step')} abandoned at step {branch.fork_step}"  # noqa: E501
+        + (", with the root cause" if root_position is not None else ""),
     )
 
 
@@ -250,30 +252,32 @@ def _build_bar(
     row: int | None,
 ) -> TimelineBar:
     places_with_badges = [place for place in places if place in badges]
-    looks = Counter(classify_step(steps[place]) for place in places)
+    kinds = Counter(classify_step(steps[place]) for place in places)
     x, end = spans[places[0]][0], max(spans[place][1] for place in places)
     width = max(_MIN_BAR_WIDTH, min(end, 100.0) - x)
-    rooted = root is not None and root in places
+    has_root = root is not None and root in places
     target = (
-        root if rooted and root is not None else (places_with_badges[0] if places_with_badges else places[0])
+        root
+        if has_root and root is not None
+        else (places_with_badges[0] if places_with_badges else places[0])
     )
     bar_badges: frozenset[Badge] = frozenset().union(*(badges[place] for place in places_with_badges))
     return TimelineBar(
         x=round(min(x, 100 - _MIN_BAR_WIDTH), 2),
         width=round(width, 2),
-        kind=looks.most_common(1)[0][0],
+        kind=kinds.most_common(1)[0][0],
         step=target,
         first=places[0],
         badges=bar_badges,
-        root=rooted,
-        label=_describe_bar(steps, places, bar_badges, rooted),
+        root=has_root,
+        label=_describe_bar(steps, places, bar_badges, has_root),
         letter=width >= _MIN_LETTER_WIDTH and len(places) == 1,
         row=row,
     )
 
 
 def _describe_bar(
-    steps: Sequence[Step], places: Sequence[int], badges: frozenset[Badge], rooted: bool
+    steps: Sequence[Step], places: Sequence[int], badges: frozenset[Badge], has_root: bool
 ) -> str:
     first_step = steps[places[0]]
     if len(places) > 1:
@@ -283,7 +287,7 @@ def _describe_bar(
         name += f" {to_single_line(first_step.agent, 60)}" if first_step.agent else ""
         if first_step.started_at is not None and first_step.ended_at is not None:
             name += f", {format_duration(max(0.0, first_step.ended_at - first_step.started_at))}"
-    marks = (["root cause"] if rooted else []) + [
+    marks = (["root cause"] if has_root else []) + [
         _BADGE_WORDS[badge] for badge in _BADGE_WORDS if badge in badges
     ]
     return f"{name}: {', '.join(marks)}" if marks else name
@@ -316,9 +320,8 @@ class _RunClock:
             return None
         spans, time = [], self.first
         for place, step in enumerate(steps):
-            time = (
-                time if step.started_at is None else step.started_at
-            )  # a step without a time begins where the previous one did
+            if step.started_at is not None:  # a step without a start begins with the previous step
+                time = step.started_at
             following = steps[place + 1].started_at if place + 1 < len(steps) else None
             end = step.ended_at if step.ended_at is not None else following
             spans.append((self._to_percent(time), self._to_percent(max(time, time if end is None else end))))
@@ -330,7 +333,7 @@ class _RunClock:
 
 def _build_clock(branches: Sequence[BranchView]) -> _RunClock | None:
     """Return the clock of a run; None if its times are missing or implausible."""
-    steps = [step for line in branches for step in line.steps]
+    steps = [step for branch in branches for step in branch.steps]
     times = [time for step in steps for time in (step.started_at, step.ended_at) if time is not None]
     if len(times) < 2 or not 0 < max(times) - min(times) < _MAX_RUN_S:
         return None

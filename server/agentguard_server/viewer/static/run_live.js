@@ -1,47 +1,49 @@
-// A run that goes on: its head, strip and counts are replaced by what the server renders now; new steps come
-// to the end of the conversation. The reader's place stays.
-export function follow(run, steps, say) {
-  let due = 0, busy = false;
-  const listen = new EventSource(run.dataset.events);
-  listen.addEventListener("runs", (event) => {
-    const told = JSON.parse(event.data);
-    if (!told.more && !told.ids.includes(run.dataset.run)) return;
-    clearTimeout(due);
-    due = setTimeout(renew, 400);
+/**
+ * Follow a run in progress: replace header, timeline and counts with those of the server, and append new steps
+ * to the conversation. The scroll position does not change.
+ */
+export function followRun(run, steps, announce) {
+  let timer = 0, isUpdating = false;
+  const events = new EventSource(run.dataset.events);
+  events.addEventListener("runs", (event) => {
+    const changes = JSON.parse(event.data);
+    if (!changes.more && !changes.ids.includes(run.dataset.run)) return;
+    clearTimeout(timer);
+    timer = setTimeout(update, 400);
   });
-  addEventListener("pagehide", () => listen.close());
+  addEventListener("pagehide", () => events.close());
 
-  async function renew() {
-    if (busy) { due = setTimeout(renew, 400); return; }
-    busy = true;
-    try { await take(); } catch { /* the next event tries again */ } finally { busy = false; }
+  async function update() {
+    if (isUpdating) { timer = setTimeout(update, 400); return; }
+    isUpdating = true;
+    try { await loadPage(); } catch { /* the next event starts another update */ } finally { isUpdating = false; }
   }
 
-  async function take() {
-    const answer = await fetch(location.href.split("#")[0]);
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.querySelector(".run");
-    if (!fresh) return;
-    const [before, total] = [steps.total, Number(fresh.dataset.total)];
-    const rolled = fresh.dataset.forks !== run.dataset.forks;
-    for (const name of ["findings", "root", "forks", "total"]) run.dataset[name] = fresh.dataset[name];
-    for (const place of ["#head", "#strip", ".legend", ".tabs"]) swap(place, page);
-    if (total !== before || rolled) {
-      const last = Number(fresh.dataset.forks.split(" ").at(-1) || 0);
-      await steps.grown(total, rolled ? Math.min(last, before) : before);
-      const more = total - before;
-      if (rolled) say("The run was rolled back.", { text: "Show", does: () => steps.go(last) });
-      else if (more > 0) say(`${more} new ${more === 1 ? "step" : "steps"}.`, { text: "Show", does: () => steps.go(before) });
+  async function loadPage() {
+    const response = await fetch(location.href.split("#")[0]);
+    if (!response.ok) return;
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const newRun = page.querySelector(".run");
+    if (!newRun) return;
+    const [oldTotal, total] = [steps.total, Number(newRun.dataset.total)];
+    const isRolledBack = newRun.dataset.forks !== run.dataset.forks;
+    for (const name of ["findings", "root", "forks", "total"]) run.dataset[name] = newRun.dataset[name];
+    for (const selector of ["#head", "#strip", ".legend", ".tabs"]) replace(selector, page);
+    if (total !== oldTotal || isRolledBack) {
+      const fork = Number(newRun.dataset.forks.split(" ").at(-1) || 0);
+      await steps.extend(total, isRolledBack ? Math.min(fork, oldTotal) : oldTotal);
+      const added = total - oldTotal;
+      if (isRolledBack) announce("The run was rolled back.", { text: "Show", run: () => steps.goTo(fork) });
+      else if (added > 0) announce(`${added} new ${added === 1 ? "step" : "steps"}.`, { text: "Show", run: () => steps.goTo(oldTotal) });
     }
-    const now = steps.now;
-    steps.now = null;
-    if (now !== null) steps.mark(now);
+    const current = steps.current;
+    steps.current = null;
+    if (current !== null) steps.markCurrent(current);
   }
 
-  function swap(place, page) {
-    const [here, there] = [document.querySelector(place), page.querySelector(place)];
-    // What is being used is left alone until the next time.
-    if (here && there && !here.contains(document.activeElement)) here.replaceWith(there);
+  function replace(selector, page) {
+    const [oldElement, newElement] = [document.querySelector(selector), page.querySelector(selector)];
+    // An element with the focus stays until the next update.
+    if (oldElement && newElement && !oldElement.contains(document.activeElement)) oldElement.replaceWith(newElement);
   }
 }

@@ -1,30 +1,30 @@
-// Comfort for the list of runs. Without it the page reads, filters, sorts and turns pages all the same.
+// Script of the list of runs; reading, filters, sorting and paging work without it.
 
 const table = document.getElementById("runs");
-const fresh = document.getElementById("fresh");
+const newRunsNote = document.getElementById("fresh");
 const since = Number(table?.dataset.since ?? 0);
 
-// -- times as this browser's clock shows them
+// -- times in the time zone of the browser
 
-const nearby = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-const distant = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
+const recentFormat = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const oldFormat = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
 
-function localise(root) {
-  for (const time of root.querySelectorAll("time[datetime]")) {
-    const at = new Date(time.dateTime);
-    if (Number.isNaN(at.valueOf())) continue;
-    time.textContent = (Date.now() - at < 300 * 86400e3 ? nearby : distant).format(at);
+function localiseTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const date = new Date(element.dateTime);
+    if (Number.isNaN(date.valueOf())) continue;
+    element.textContent = (Date.now() - date < 300 * 86400e3 ? recentFormat : oldFormat).format(date);
   }
 }
-localise(document);
+localiseTimes(document);
 
-// -- a form that leaves what is empty out of the address
+// -- form of the filters: parameters with default values are left out of the address
 
 const form = document.getElementById("filters");
-const usual = { sort: "time", dir: "desc", limit: "50" };
+const defaults = { sort: "time", dir: "desc", limit: "50" };
 form?.addEventListener("formdata", (event) => {
   for (const [name, value] of [...event.formData]) {
-    if (!value || usual[name] === value) event.formData.delete(name);
+    if (!value || defaults[name] === value) event.formData.delete(name);
   }
 });
 for (const box of document.querySelectorAll('.filters > .ticks input[type="checkbox"]')) {
@@ -33,146 +33,146 @@ for (const box of document.querySelectorAll('.filters > .ticks input[type="check
 
 // -- keys
 
-const links = () => [...document.querySelectorAll(".runs a.open")];
+const listLinks = () => [...document.querySelectorAll(".runs a.open")];
 
-function step(by) {
-  const all = links();
-  if (!all.length) return;
+function moveFocus(offset) {
+  const links = listLinks();
+  if (!links.length) return;
   const row = document.activeElement?.closest?.("tr[data-id]");
-  const at = row ? all.findIndex((one) => row.contains(one)) : by > 0 ? -1 : all.length;
-  const to = all[Math.min(all.length - 1, Math.max(0, at + by))];
-  to.focus({ focusVisible: true });
-  to.scrollIntoView({ block: "nearest" });
+  const index = row ? links.findIndex((link) => row.contains(link)) : offset > 0 ? -1 : links.length;
+  const target = links[Math.min(links.length - 1, Math.max(0, index + offset))];
+  target.focus({ focusVisible: true });
+  target.scrollIntoView({ block: "nearest" });
 }
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  const typing = event.target.closest?.("input, select, textarea");
-  if (typing) {
-    if (event.key === "Escape") typing.blur();
+  const field = event.target.closest?.("input, select, textarea");
+  if (field) {
+    if (event.key === "Escape") field.blur();
     return;
   }
-  if (event.key === "j") step(1);
-  else if (event.key === "k") step(-1);
+  if (event.key === "j") moveFocus(1);
+  else if (event.key === "k") moveFocus(-1);
   else if (event.key === "/") document.getElementById("q")?.focus();
   else return;
   event.preventDefault();
 });
 
-// -- what changes: rows that are shown change where they are, new ones wait until they are asked for
+// -- changes in the store: visible rows are replaced in place, and new runs are counted in a note
 
-const unseen = new Set();
-let many = false;
+const newRuns = new Set();
+let hasMoreRuns = false;
 
-function tell() {
-  if (!unseen.size || !fresh) return;
-  const number = many || unseen.size >= 50 ? "50 or more" : String(unseen.size);
-  fresh.querySelector("a").textContent = `${number} new ${unseen.size === 1 ? "run" : "runs"} – show`;
-  fresh.hidden = false;
+function showNewRunCount() {
+  if (!newRuns.size || !newRunsNote) return;
+  const count = hasMoreRuns || newRuns.size >= 50 ? "50 or more" : String(newRuns.size);
+  newRunsNote.querySelector("a").textContent = `${count} new ${newRuns.size === 1 ? "run" : "runs"} – show`;
+  newRunsNote.hidden = false;
 }
 
-async function page() {
-  const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-  return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
+async function fetchPage() {
+  const response = await fetch(location.href, { headers: { accept: "text/html" } });
+  return response.ok ? new DOMParser().parseFromString(await response.text(), "text/html") : null;
 }
 
-function showProgress(found) {
+function updateProgress(page) {
   const note = document.getElementById("diagnosing");
-  const other = found?.getElementById("diagnosing");
-  if (other) note?.replaceWith(other);
-  else if (found) note?.remove();
+  const newNote = page?.getElementById("diagnosing");
+  if (newNote) note?.replaceWith(newNote);
+  else if (page) note?.remove();
 }
 
-// The table hides the columns without a value; a changed row may have the first one.
-function showColumns(found) {
-  const other = found?.querySelector("table.runs");
-  if (other) table.className = other.className;
+// The table hides columns without values, and a changed row can have the first value of a column.
+function updateColumns(page) {
+  const newTable = page?.querySelector("table.runs");
+  if (newTable) table.className = newTable.className;
 }
 
-let waiting = 0;
-const changed = new Set();
+let rowTimer = 0;
+const changedRuns = new Set();
 
-function soon() {
-  if (waiting) return;
-  waiting = setTimeout(async () => {
-    const ids = new Set(changed);
-    changed.clear();
-    const found = await page().catch(() => null);
-    waiting = 0;
-    showColumns(found);
-    showProgress(found);
-    for (const row of found?.querySelectorAll("tr[data-id]") ?? []) {
-      const old = document.querySelector(`tr[data-id="${CSS.escape(row.dataset.id)}"]`);
-      if (!old || !ids.has(row.dataset.id)) continue;
-      const held = old.contains(document.activeElement);
+function scheduleRowUpdate() {
+  if (rowTimer) return;
+  rowTimer = setTimeout(async () => {
+    const ids = new Set(changedRuns);
+    changedRuns.clear();
+    const page = await fetchPage().catch(() => null);
+    rowTimer = 0;
+    updateColumns(page);
+    updateProgress(page);
+    for (const row of page?.querySelectorAll("tr[data-id]") ?? []) {
+      const oldRow = document.querySelector(`tr[data-id="${CSS.escape(row.dataset.id)}"]`);
+      if (!oldRow || !ids.has(row.dataset.id)) continue;
+      const hadFocus = oldRow.contains(document.activeElement);
       row.classList.add("changed");
-      localise(row);
-      row.querySelector(".c-select input").checked = old.querySelector(".c-select input").checked;
-      old.replaceWith(row);
-      if (held) row.querySelector("a.open").focus();
+      localiseTimes(row);
+      row.querySelector(".c-select input").checked = oldRow.querySelector(".c-select input").checked;
+      oldRow.replaceWith(row);
+      if (hadFocus) row.querySelector("a.open").focus();
       setTimeout(() => row.classList.remove("changed"), 1500);
     }
-    if (changed.size) soon();
+    if (changedRuns.size) scheduleRowUpdate();
   }, 1500);
 }
 
-function runs(data) {
-  many ||= data.more;
-  if (document.getElementById("diagnosing")) soon();
-  data.ids.forEach((id, place) => {
+function applyChanges(changes) {
+  hasMoreRuns ||= changes.more;
+  if (document.getElementById("diagnosing")) scheduleRowUpdate();
+  changes.ids.forEach((id, index) => {
     if (document.querySelector(`tr[data-id="${CSS.escape(id)}"]`)) {
-      changed.add(id);
-      soon();
-    } else if (data.created[place] > since) {
-      unseen.add(id);
+      changedRuns.add(id);
+      scheduleRowUpdate();
+    } else if (changes.created[index] > since) {
+      newRuns.add(id);
     }
   });
-  tell();
+  showNewRunCount();
 }
 
-// -- files that are being read: the list fills by itself until it is a page long
+// -- files in progress: the list shows new runs until the first page is full
 
-const note = document.getElementById("loading");
-let reading = note?.dataset.running === "yes";
-let filling = 0;
+const loadingNote = document.getElementById("loading");
+let isLoading = loadingNote?.dataset.running === "yes";
+let listTimer = 0;
 
-function fill() {
-  if (filling) return;
-  filling = setTimeout(async () => {
-    const found = await page().catch(() => null);
-    filling = 0;
-    if (!found) return;
-    if (!links().length && found.querySelector("tr[data-id]")) {
-      location.reload(); // there was nothing on this page to lose
+function scheduleListUpdate() {
+  if (listTimer) return;
+  listTimer = setTimeout(async () => {
+    const page = await fetchPage().catch(() => null);
+    listTimer = 0;
+    if (!page) return;
+    if (!listLinks().length && page.querySelector("tr[data-id]")) {
+      location.reload(); // the page has no table yet
       return;
     }
-    const now = found.getElementById("loading");
-    if (now) note.replaceChildren(...now.childNodes);
-    const count = found.getElementById("count");
+    const newNote = page.getElementById("loading");
+    if (newNote) loadingNote.replaceChildren(...newNote.childNodes);
+    const count = page.getElementById("count");
     if (count) document.getElementById("count").textContent = count.textContent;
     const body = document.querySelector(".runs tbody");
     if (body && !body.contains(document.activeElement)) {
-      showColumns(found);
-      localise(found);
-      body.replaceChildren(...found.querySelectorAll(".runs tbody > tr"));
-      for (const row of body.children) unseen.delete(row.dataset.id);
-      fresh.hidden = true;
+      updateColumns(page);
+      localiseTimes(page);
+      body.replaceChildren(...page.querySelectorAll(".runs tbody > tr"));
+      for (const row of body.children) newRuns.delete(row.dataset.id);
+      newRunsNote.hidden = true;
     }
   }, 1000);
 }
 
 if (table?.dataset.events) {
-  const source = new EventSource(`${table.dataset.events}?since=${since}`);
-  source.addEventListener("runs", (event) => {
-    const short = links().length < Number(table.dataset.limit ?? 0);
-    if (reading && short) fill();
-    else runs(JSON.parse(event.data));
+  const events = new EventSource(`${table.dataset.events}?since=${since}`);
+  events.addEventListener("runs", (event) => {
+    const isPageFull = listLinks().length >= Number(table.dataset.limit ?? 0);
+    if (isLoading && !isPageFull) scheduleListUpdate();
+    else applyChanges(JSON.parse(event.data));
   });
-  source.addEventListener("loading", (event) => {
-    const data = JSON.parse(event.data);
-    if (!reading || !data.total) return;
-    reading = data.running;
-    fill();
+  events.addEventListener("loading", (event) => {
+    const progress = JSON.parse(event.data);
+    if (!isLoading || !progress.total) return;
+    isLoading = progress.running;
+    scheduleListUpdate();
   });
-  addEventListener("pagehide", () => source.close());
+  addEventListener("pagehide", () => events.close());
 }

@@ -1,4 +1,4 @@
-// A filter applies as it is chosen; without script its button does the same.
+// Apply a filter when it is chosen; without scripts, the button of the form applies it.
 for (const form of document.querySelectorAll("form[data-live]")) {
   form.addEventListener("change", (event) => {
     if (event.target instanceof HTMLSelectElement) form.requestSubmit();
