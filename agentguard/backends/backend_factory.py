@@ -1,4 +1,4 @@
-"""Factory of the backends of replicas."""
+"""Factory of the HTTP backends of replicas, and their API keys."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from agentguard.errors import ConfigError
 from agentguard.options import Options
 
 
-def http_backend_factory(limits: Options | None = None) -> Connect:
-    """Return a function that creates HTTP backends of replicas.
+def build_http_backend_factory(limits: Options | None = None) -> Connect:
+    """Return a function that creates the HTTP backend of a replica; it raises ConfigError.
 
     Args:
         limits: `agentguard.backends.http.HttpLimits` of each backend; None for the defaults.
@@ -48,7 +48,7 @@ def http_backend_factory(limits: Options | None = None) -> Connect:
 
 
 def read_api_key(options: ReplicaOptions) -> str | None:
-    """Return the replica's API key; None if it needs none. Raises ConfigError if its variable is unset."""
+    """Return the API key of ``api_key_env``, or None without one. Raises ConfigError if it is not set."""
     if options.api_key_env is None:
         return None
     key = os.environ.get(options.api_key_env, "").strip()
@@ -60,8 +60,8 @@ def read_api_key(options: ReplicaOptions) -> str | None:
     return key
 
 
-def connection_key(options: ReplicaOptions) -> tuple[object, ...]:
-    """Return the options on which a connection depends; a change requires a new one. The key is hashed."""
+def build_connection_key(options: ReplicaOptions) -> tuple[object, ...]:
+    """Return the options on which connections depend, with a hash of the API key; compare it for changes."""
     key = os.environ.get(options.api_key_env, "") if options.api_key_env else ""
     return (
         options.url,

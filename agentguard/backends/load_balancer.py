@@ -98,12 +98,21 @@ class CandidateSet:
 def build_tiers(
     replicas: list[Replica], healthy: set[str], now: float, panic_threshold: float
 ) -> CandidateSet:
-    """Return the tiers whose usable share reaches the panic threshold; otherwise return all tiers."""
+    """Return the candidates of the tiers whose share of usable replicas reaches the panic threshold.
+
+    If no tier does, all replicas are candidates (panic mode).
+
+    Args:
+        replicas: replicas that serve the request and are not corrupt.
+        healthy: names of the replicas that are not ejected.
+        now: clock time in seconds.
+        panic_threshold: percentage of usable replicas below which a tier is skipped.
+    """
     levels: dict[int, list[Replica]] = {}
     for one in replicas:
         levels.setdefault(one.options.priority, []).append(one)
     tiers: list[Tier] = []
-    resting: list[Replica] = []
+    cooling_down: list[Replica] = []
     for _, members in sorted(levels.items()):
         usable = [
             one
@@ -112,14 +121,14 @@ def build_tiers(
         ]
         if usable and len(usable) >= panic_threshold / 100 * len(members):
             tiers.append(tuple(one for one in usable if one.cooldown_until <= now))
-            resting += [one for one in usable if one.cooldown_until > now]
+            cooling_down += [one for one in usable if one.cooldown_until > now]
     tiers = [tier for tier in tiers if tier]
-    if not tiers and not resting:
+    if not tiers and not cooling_down:
         return CandidateSet(tuple(tuple(members) for _, members in sorted(levels.items())), (), is_panic=True)
-    return CandidateSet(tuple(tiers) or (tuple(resting),), tuple(resting), is_panic=False)
+    return CandidateSet(tuple(tiers) or (tuple(cooling_down),), tuple(cooling_down), is_panic=False)
 
 
-def available(tier: Tier, context: AttemptContext, skipped: Tier) -> list[Replica]:
+def list_available(tier: Tier, context: AttemptContext, skipped: Tier) -> list[Replica]:
     """Return the replicas of a tier that can take a request now."""
     return [
         one
@@ -128,7 +137,7 @@ def available(tier: Tier, context: AttemptContext, skipped: Tier) -> list[Replic
     ]
 
 
-def unavailable_error(candidates: CandidateSet, *, is_hedge: bool) -> ResilienceError:
+def build_unavailable_error(candidates: CandidateSet, *, is_hedge: bool) -> ResilienceError:
     """Build the error for a request that no replica can take."""
     if is_hedge:
         return Overloaded("there is no other replica")
@@ -148,7 +157,9 @@ MAX_COOLDOWN_S = 60.0
 
 
 class LoadBalancer:
-    """Chooses replicas, sends to them and records the results. All methods but `send` are synchronous.
+    """Load balancer of a pool: it chooses replicas, sends to them and records the results.
+
+    All methods except `send` are synchronous and therefore atomic.
 
     Attributes:
         replicas: members by name, in configuration order.
@@ -209,9 +220,12 @@ class LoadBalancer:
         return sorted(self._known_models - {ANY_MODEL})
 
     def count_available(self, request: BackendRequest) -> int:
-        """Return the number of replicas that can take the request now. Raises NoReplica."""
-        offer, trip = self._get_candidates(request), AttemptContext(request)
-        return sum(len(available(tier, trip, ())) for tier in offer.tiers)
+        """Return the number of replicas that can take the request now.
+
+        Raises NoReplica, or CircuitOpen if all replicas are corrupt.
+        """
+        candidates, context = self._get_candidates(request), AttemptContext(request)
+        return sum(len(list_available(tier, context, ())) for tier in candidates.tiers)
 
     @property
     def panicking_groups(self) -> list[str]:
@@ -240,10 +254,8 @@ class LoadBalancer:
                         if isinstance(error, BackendError):
                             self._apply_retry_after(replica, context, error)
                         raise
-                    rejection, skipped = (
-                        error,
-                        (*skipped, replica),
-                    )  # rejected by the replica's strategies: nothing was sent
+                    # the replica's strategies rejected the request, so nothing was sent
+                    rejection, skipped = error, (*skipped, replica)
                     request.tried_replicas.remove(replica.name)
                     context.attempts -= 1
                 else:
@@ -290,11 +302,15 @@ class LoadBalancer:
     ) -> Replica:
         request = context.request
         if request.pinned_replica:
-            holder = self.replicas.get(request.pinned_replica)
+            pinned_replica = self.replicas.get(request.pinned_replica)
             if is_hedge:
                 raise Overloaded("no other replica has the response that the request continues")
-            if holder is not None and available((holder,), context, skipped) and not holder.is_corrupt:
-                return holder
+            if (
+                pinned_replica is not None
+                and not pinned_replica.is_corrupt
+                and list_available((pinned_replica,), context, skipped)
+            ):
+                return pinned_replica
         candidate_set = self._get_candidates(request)
         if candidate_set.is_panic:
             context.is_panic = True
@@ -308,7 +324,7 @@ class LoadBalancer:
             candidates = self._find_any(candidate_set, context, skipped)
         if candidates:
             return self.policy.choose(request, candidates)
-        raise rejection or unavailable_error(candidate_set, is_hedge=is_hedge)
+        raise rejection or build_unavailable_error(candidate_set, is_hedge=is_hedge)
 
     def _find_untried(
         self, candidates: CandidateSet, context: AttemptContext, skipped: Tier
@@ -317,7 +333,9 @@ class LoadBalancer:
         tried_names = context.request.tried_replicas
         for tier in candidates.tiers:
             untried = [
-                replica for replica in available(tier, context, skipped) if replica.name not in tried_names
+                replica
+                for replica in list_available(tier, context, skipped)
+                if replica.name not in tried_names
             ]
             if untried:
                 return untried
@@ -326,7 +344,7 @@ class LoadBalancer:
     def _find_any(self, candidates: CandidateSet, context: AttemptContext, skipped: Tier) -> list[Replica]:
         """Return the available replicas of the lowest tier that has one; replicas in cooldown come last."""
         for tier in (*candidates.tiers, candidates.cooling_down):
-            usable = available(tier, context, skipped)
+            usable = list_available(tier, context, skipped)
             if usable:
                 return usable
         return []
@@ -362,21 +380,21 @@ class LoadBalancer:
         serving = [one for one in self.replicas.values() if not one.is_draining and one.can_serve(*key)]
         if not serving:
             raise NoReplica(is_drained=any(one.can_serve(*key) for one in self.replicas.values()))
-        sound = [one for one in serving if not one.is_corrupt]
-        if not sound:
-            raise CircuitOpen("every replica for this request answers wrongly")
-        offer = build_tiers(
-            sound,
+        correct_replicas = [one for one in serving if not one.is_corrupt]
+        if not correct_replicas:
+            raise CircuitOpen("every replica for this request gives wrong answers")
+        candidates = build_tiers(
+            correct_replicas,
             set(self.outlier_detection.list_healthy_hosts()),
             self._runtime.clock.now(),
             self._panic_threshold,
         )
-        self._candidates[key] = offer
-        if offer.is_panic and key not in self._panicking_keys:
+        self._candidates[key] = candidates
+        if candidates.is_panic and key not in self._panicking_keys:
             self._runtime.emit_event(
                 EventKind.PANIC, "choice", reason=f"too few of {len(serving)} replicas usable"
             )
         self._panicking_keys = (
-            self._panicking_keys | {key} if offer.is_panic else self._panicking_keys - {key}
+            self._panicking_keys | {key} if candidates.is_panic else self._panicking_keys - {key}
         )
-        return offer
+        return candidates

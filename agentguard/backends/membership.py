@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from agentguard.backends import pipeline_config
-from agentguard.backends.backend_factory import connection_key
+from agentguard.backends.backend_factory import build_connection_key
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.backends.health.checker import HealthChecker
 from agentguard.backends.load_balancer import LoadBalancer
@@ -115,13 +115,13 @@ class PoolMembership:
     def _build_replica(self, options: ReplicaOptions, section: BackendsOptions) -> Replica:
         strategies = pipeline_config.select_replica_strategies(section.pipeline)
         replica = Replica(options, self._connect(options), strategies, self._runtime)
-        self._connection_keys[replica] = connection_key(options)
+        self._connection_keys[replica] = build_connection_key(options)
         return replica
 
     def _find_reusable(self, options: ReplicaOptions) -> Replica | None:
         """Return the replica of this name if the options need the same connections."""
         replica = self._load_balancer.replicas.get(options.name)
-        same = replica is not None and self._connection_keys[replica] == connection_key(options)
+        same = replica is not None and self._connection_keys[replica] == build_connection_key(options)
         return replica if same else None
 
     def _find(self, name: str) -> Replica:

@@ -40,7 +40,7 @@ REPLICA_STRATEGIES: tuple[type[Options], ...] = (
 STRATEGY_TYPES = {kind.name: kind for kind in (*POOL_STRATEGIES, *REPLICA_STRATEGIES)}
 
 ATTEMPT_TIMEOUT_S = 300.0
-"""Time limit of an attempt. A complete answer takes minutes; `StreamTimeout` watches streams earlier."""
+"""Time limit of an attempt, since a complete answer takes minutes; streams have the stream timeout."""
 
 
 LOAD_SHEDDING = LoadSheddingOptions(
@@ -51,7 +51,7 @@ LOAD_SHEDDING = LoadSheddingOptions(
 """Default limits of load shedding.
 
 Model servers batch hundreds of requests that take a minute each. An initial limit of twenty, as for short
-calls, would reject feasible work long before the first answers could raise it.
+calls, would reject requests that the server can process, before the first answers increase the limit.
 """
 
 
@@ -102,17 +102,13 @@ def check_pipeline(strategies: tuple[StrategyOptions, ...], path: str = "pipelin
         )
 
 
-def select_pool_strategies(
-    strategies: Iterable[StrategyOptions],
-) -> tuple[StrategyOptions, ...]:
+def select_pool_strategies(strategies: Iterable[StrategyOptions]) -> tuple[StrategyOptions, ...]:
     """Return the strategies around the load balancer."""
     replica_strategies = {kind.name for kind in REPLICA_STRATEGIES}
     return tuple(strategy for strategy in strategies if strategy.name not in replica_strategies)
 
 
-def select_replica_strategies(
-    strategies: Iterable[StrategyOptions],
-) -> tuple[StrategyOptions, ...]:
+def select_replica_strategies(strategies: Iterable[StrategyOptions]) -> tuple[StrategyOptions, ...]:
     """Return the strategies at each replica."""
     replica_strategies = {kind.name for kind in REPLICA_STRATEGIES}
     return tuple(strategy for strategy in strategies if strategy.name in replica_strategies)
@@ -137,8 +133,8 @@ def _parse_item(item: object, path: str) -> StrategyOptions:
     else:
         name, options = item, None
     kind = _find_strategy_type(name, path)
-    usual_one = next(strategy for strategy in build_default_strategies() if strategy.name == kind.name)
-    return parse_options(usual_one, options, f"{path}.{name}")
+    default = next(strategy for strategy in build_default_strategies() if strategy.name == kind.name)
+    return parse_options(default, options, f"{path}.{name}")
 
 
 def _find_strategy_type(name: object, path: str) -> type[Options]:

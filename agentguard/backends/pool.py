@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from agentguard.backends import pipeline_config, status
-from agentguard.backends.backend_factory import http_backend_factory
+from agentguard.backends.backend_factory import build_http_backend_factory
 from agentguard.backends.base import BackendRequest, Response, StreamingResponse
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.backends.health.peer_hints import HintBridge, HintChannel
@@ -81,7 +81,7 @@ class Pool:
         if hint_bridge is not None:
             hint_bridge.subscribe(self._load_balancer, clock)
         self._membership = PoolMembership(
-            options, self._load_balancer, self._runtime, connect or http_backend_factory(options.http)
+            options, self._load_balancer, self._runtime, connect or build_http_backend_factory(options.http)
         )
         self._quorum_reader = QuorumReader(options.quorum, self._send_to_one)
         self._bind_pipeline(options)
@@ -121,15 +121,15 @@ class Pool:
     async def _send_to_one(self, request: BackendRequest, deadline: Deadline) -> Response | StreamingResponse:
         if self._total_timeout_s is not None:
             deadline = deadline.with_timeout(self._total_timeout_s)  # includes the resumptions of the stream
-        continuing = request.stream and self._is_resumable(request)
-        trip = AttemptContext(request)
-        response = await self._pool_pipeline.send(trip, deadline)
-        notes = trip.build_notes() if trip.attempts > 1 or trip.is_panic else ()
+        is_resumable = request.stream and self._is_resumable(request)
+        context = AttemptContext(request)
+        response = await self._pool_pipeline.send(context, deadline)
+        notes = context.build_notes() if context.attempts > 1 or context.is_panic else ()
         if type(response) is Response:
             return replace(response, notes=(*response.notes, *notes)) if notes else response
         if notes:
             response.notes = (*response.notes, *notes)
-        if continuing and isinstance(response, MonitoredStream):
+        if is_resumable and isinstance(response, MonitoredStream):
             return ResumableStream(
                 response,
                 request,
@@ -151,17 +151,17 @@ class Pool:
     def _build_resume_callback(self, request: BackendRequest, deadline: Deadline) -> Any:
         """Build the function that requests the rest of a stream: a further attempt under the retry budget."""
 
-        async def go_on(body: bytes, *, prefixed: bool, why: str) -> Any:
+        async def resume(body: bytes, *, prefixed: bool, why: str) -> Any:
             retry = self._pool_pipeline.bound_strategies.get(RetryOptions.name)
             if isinstance(retry, Retry) and not retry.budget.withdraw():
                 raise Overloaded("the retry budget has no retry to resume the response")
-            trip = AttemptContext(replace(request, body=body), is_resumption=prefixed)
-            response = await self._pool_pipeline.send(trip, deadline)
+            context = AttemptContext(replace(request, body=body), is_resumption=prefixed)
+            response = await self._pool_pipeline.send(context, deadline)
             if isinstance(response, MonitoredStream):
                 self._runtime.emit_event(EventKind.CONTINUED, "pool", target=response.replica, reason=why)
             return response
 
-        return go_on
+        return resume
 
     def explain(self) -> list[str]:
         """Return the bound pipeline: one line per strategy, outermost first."""
@@ -191,18 +191,18 @@ class Pool:
         Raises:
             ConfigError: a replica cannot be created; nothing has changed.
         """
-        before = self.options
+        old_options = self.options
         await self._membership.apply(options)
         self.options = options
-        chooser = (
+        policy = (
             options.load_balancing.build(self._rng)
-            if options.load_balancing != before.load_balancing
+            if options.load_balancing != old_options.load_balancing
             else None
         )
-        self._load_balancer.reconfigure(chooser, options.outlier)
-        if options.quorum != before.quorum:
+        self._load_balancer.reconfigure(policy, options.outlier)
+        if options.quorum != old_options.quorum:
             self._quorum_reader.options = options.quorum
-        if _select_bound_strategies(options.pipeline) != _select_bound_strategies(before.pipeline):
+        if _select_bound_strategies(options.pipeline) != _select_bound_strategies(old_options.pipeline):
             self._bind_pipeline(options)
         self._total_timeout_s = _find_total_timeout(options.pipeline)
 
@@ -246,9 +246,9 @@ def _select_bound_strategies(
     If attempts have a time limit, each wait of a call ends at the deadline, and a further timer is redundant.
     The pool then enforces the `Timeout` by its deadline.
     """
-    limited = any(isinstance(one, AttemptTimeoutOptions) for one in pipeline)
+    has_attempt_timeout = any(isinstance(one, AttemptTimeoutOptions) for one in pipeline)
     return tuple(
         one
         for one in pipeline_config.select_pool_strategies(pipeline)
-        if not (limited and isinstance(one, TimeoutOptions))
+        if not (has_attempt_timeout and isinstance(one, TimeoutOptions))
     )

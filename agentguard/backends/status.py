@@ -28,7 +28,8 @@ def describe_backends(options: BackendsOptions) -> list[str]:
     numbered = [
         f"{n}. {line}" for n, line in enumerate([*lines, *(one.describe() for one in replica_strategies)], 1)
     ]
-    numbered.insert(len(lines), "   at each replica:") if replica_strategies else None
+    if replica_strategies:
+        numbered.insert(len(lines), "   at each replica:")
     return [*numbered, *_describe_services(options), *(_describe_replica(one) for one in replicas)]
 
 
@@ -58,7 +59,7 @@ def _describe_replica(replica: ReplicaOptions) -> str:
         "max_concurrent": replica.max_concurrent or "unlimited",
     }
     return f"replica {replica.name} {replica.url} " + " ".join(
-        f"{served_model}={fact}" for served_model, fact in facts.items()
+        f"{name}={fact}" for name, fact in facts.items()
     )
 
 
@@ -139,4 +140,4 @@ def _replica_state(replica: Replica, *, is_ejected: bool, now: float) -> str:
         ("hinted", replica.hinted_until > now),
         ("resting", replica.cooldown_until > now),
     )
-    return next((name for name, holds in states if holds), "up")
+    return next((name for name, applies in states if applies), "up")

@@ -281,7 +281,7 @@ class AdaptiveThrottlingOptions(Options):
 
 
 class AdaptiveThrottling:
-    """Rejects a share of the requests, depending on recent outcomes."""
+    """Adaptive throttling of an endpoint: it rejects a share of requests that depends on recent outcomes."""
 
     def __init__(self, options: AdaptiveThrottlingOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
@@ -306,7 +306,7 @@ class AdaptiveThrottling:
         )  # the endpoint has rejected nothing recently
         if share and self._runtime.rng.random() < share:
             self._window.add(False)
-            self._runtime.emit_event(EventKind.THROTTLE, self._options.name, reason=f"{share:.0%} held back")
+            self._runtime.emit_event(EventKind.THROTTLE, self._options.name, reason=f"{share:.0%} rejected")
             raise Overloaded("adaptive throttling rejected the call, because the endpoint rejects too many")
         try:
             response = await self._inner(request, deadline)
@@ -320,6 +320,6 @@ class AdaptiveThrottling:
         return response
 
     def _record_result(self, error: BaseException | None, deadline: Deadline) -> None:
-        is_refusal = is_overload(error, deadline)
-        if is_refusal or classify_outcome(error, deadline) is not CallOutcome.IGNORED:
-            self._window.add(not is_refusal)
+        is_rejection = is_overload(error, deadline)
+        if is_rejection or classify_outcome(error, deadline) is not CallOutcome.IGNORED:
+            self._window.add(not is_rejection)

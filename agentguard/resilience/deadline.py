@@ -1,9 +1,8 @@
 """Deadlines and timeouts of calls.
 
 A deadline is a point in time, not a duration. It can be passed through every layer and across attempts
-without adding up. The earlier of two nested deadlines applies (gRPC's deadline propagation). The strategies
-`Timeout` and `AttemptTimeout` cancel a call when its time is up; nearly all of their timers are cancelled
-before they fire.
+without adding up. The earlier of two nested deadlines applies (gRPC's deadline propagation). The strategy
+`Timeout` cancels a call when its time is up; nearly all of its timers are cancelled before they fire.
 """
 
 from __future__ import annotations
@@ -218,14 +217,14 @@ class ReusableTimer:
         self._fires_at, self._timer = self._expires_at, self._loop.call_at(self._expires_at, self._fire)
 
     def _fire(self) -> None:
-        self._timer, late = None, self.callback
-        if late is None:
+        self._timer, callback = None, self.callback
+        if callback is None:
             return
         if self._expires_at - self._loop.time() > _TIMER_TOLERANCE_S:
             self._schedule()
         else:
             self.callback = None
-            late()
+            callback()
 
 
 class TaskTimeout:
@@ -325,7 +324,15 @@ class AttemptTimeoutOptions(Options):
 
 
 class Timeout:
-    """Cancels a call when its time is up."""
+    """Strategy that cancels a call, or one attempt of it, when its time is up.
+
+    Args:
+        name: name in events.
+        seconds: time limit.
+        inner: the next strategy.
+        runtime: clock and observers.
+        propagates: whether the next strategy gets the earlier deadline; otherwise it gets that of the caller.
+    """
 
     def __init__(self, name: str, seconds: float, inner: Send, runtime: Runtime, *, propagates: bool) -> None:
         self._name, self._seconds, self._inner, self._runtime = name, seconds, inner, runtime
@@ -350,9 +357,8 @@ class Timeout:
                 raise self._build_error("too much time went into", "sent") from None
             raise
         except DeadlineExceeded:
-            if (
-                self._runtime.clock.now() >= expires_at - CLOCK_TOLERANCE_S
-            ):  # otherwise an inner timer expired
+            # otherwise an inner timer expired
+            if self._runtime.clock.now() >= expires_at - CLOCK_TOLERANCE_S:
                 self._emit_timeout()
             raise
         finally:

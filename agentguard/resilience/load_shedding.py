@@ -70,12 +70,12 @@ class ConcurrencyLimitOptions(Options):
 
     def build(self) -> ConcurrencyLimit:
         """Create the limit for the selected algorithm."""
-        rules: dict[str, type[FixedLimit | AimdLimit | GradientLimit]] = {
+        limits: dict[str, type[FixedLimit | AimdLimit | GradientLimit]] = {
             "fixed": FixedLimit,
             "aimd": AimdLimit,
             "gradient": GradientLimit,
         }
-        return rules[self.algorithm](self)
+        return limits[self.algorithm](self)
 
 
 class ConcurrencyLimit(Protocol):
@@ -105,7 +105,9 @@ class _DecreasingLimit:
         self._options, self.value, self._decreased_at = options, float(options.initial_limit), -math.inf
 
     def _decrease(self, started: float, ended: float) -> None:
-        if started >= self._decreased_at:  # the last cut already covers calls that started before it
+        if (
+            started >= self._decreased_at
+        ):  # calls that started before the last decrease are part of the same overload
             self.value, self._decreased_at = (
                 max(self._options.min_limit, self.value * self._options.backoff_ratio),
                 ended,
@@ -138,10 +140,8 @@ class GradientLimit(_DecreasingLimit):
         super().__init__(options)
         self._sum, self._count, self._is_saturated = 0.0, 0, False
         self._min_latency, self._batch_count = math.inf, 0
-        self._limit_before_probe, self._ignore_before = (
-            0.0,
-            -math.inf,
-        )  # limit after the measurement, and start of the measurement
+        self._limit_before_probe = 0.0  # the limit after the measurement; 0 outside of a measurement
+        self._ignore_before = -math.inf  # start of the last measurement
 
     def update(self, *, started: float, ended: float, inflight: int, overload: bool) -> None:
         """Record a latency; after each ``samples`` latencies, move the limit."""
@@ -257,14 +257,14 @@ class LoadShedding:
         seconds = min(self._options.queue_timeout_s, deadline.remaining())
         try:
             async with asyncio.timeout(seconds):
-                refusal = await waiter.future
+                rejection = await waiter.future
         except BaseException as error:
             self._remove_waiter(waiter)
             if isinstance(error, TimeoutError):
                 raise self._build_rejection("it waited too long in the queue") from None
             raise
-        if refusal is not None:
-            raise self._build_rejection(refusal)
+        if rejection is not None:
+            raise self._build_rejection(rejection)
         return self._runtime.clock.now()
 
     def release(self, started: float, *, overload: bool = False, is_sample: bool = True) -> None:

@@ -31,7 +31,7 @@ class OutlierDetectionOptions(Options):
         consecutive_failures: consecutive failures that eject a host.
         base_ejection_time_s: duration of the first ejection; it is multiplied by the number of ejections.
         max_ejection_time_s: upper bound on the duration.
-        interval_s: interval of the success rate comparison; one without ejection reduces the count by one.
+        interval_s: interval of the comparison of success rates; an interval without an ejection cancels one.
         max_ejection_percent: upper bound on the ejected hosts in percent; one host may always be ejected.
         panic_threshold: percentage of healthy hosts below which all hosts are used.
         success_rate_minimum_hosts: number of hosts with enough calls that a comparison requires.
@@ -73,7 +73,7 @@ class HostState:
 
 
 class OutlierDetection:
-    """Detector of outlier hosts. Its methods are synchronous and therefore atomic; it has no timer.
+    """Outlier detection among hosts. Its methods are synchronous and therefore atomic; it has no timer.
 
     Attributes:
         change_count: incremented whenever the set of usable hosts changes.
@@ -145,7 +145,7 @@ class OutlierDetection:
             return
         state.consecutive_failures += 1
         if state.consecutive_failures >= self._options.consecutive_failures:
-            self._eject(host, state, f"{state.consecutive_failures} failures in a row")
+            self._eject(host, state, f"{state.consecutive_failures} consecutive failures")
 
     def _advance(self) -> None:
         now = self._runtime.clock.now()
@@ -183,17 +183,19 @@ class OutlierDetection:
         min_share = statistics.fmean(success_shares.values()) - options.success_rate_stdev_factor * spread
         for host, share in success_shares.items():
             if share < min_share:
-                self._eject(host, self._hosts[host], f"{share:.0%} good where {min_share:.0%} is the least")
+                self._eject(host, self._hosts[host], f"success rate {share:.0%} is below {min_share:.0%}")
 
     def _eject(self, host: str, state: HostState, reason: str) -> None:
-        """Eject a host unless the limit is reached; its failure count stays, so it may be ejected later."""
+        """Eject a host, unless the limit is reached; it can then be ejected at its next failure."""
         options = self._options
         max_ejected = max(1, math.floor(options.max_ejection_percent / 100 * len(self._hosts)))
         if self._ejected_count >= max_ejected:
             return
         now = self._runtime.clock.now()
-        forgiven = 0 if state.ejection_count == 0 else int((now - state.ejected_until) / options.interval_s)
-        state.ejection_count = max(0, state.ejection_count - forgiven) + 1
+        if state.ejection_count:  # each interval since the last ejection cancels one
+            interval_count = int((now - state.ejected_until) / options.interval_s)
+            state.ejection_count = max(0, state.ejection_count - interval_count)
+        state.ejection_count += 1
         seconds = min(options.max_ejection_time_s, options.base_ejection_time_s * state.ejection_count)
         state.is_ejected, state.ejected_until = True, now + seconds
         self._ejected_count += 1

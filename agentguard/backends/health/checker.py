@@ -1,7 +1,7 @@
 """Active health checks of replicas: heartbeat and known-answer probe, each in a loop per replica.
 
 The heartbeat checks that the server responds. The probe asks the model a question with a known answer.
-It also detects an engine that hangs behind a healthy server, and a replica that answers wrongly.
+It also detects an engine that hangs behind a healthy server, and a replica with wrong answers.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class KnownAnswerProbe:
 
     def __init__(self, options: ProbeOptions, replica: Replica) -> None:
         self._options, self._replica = options, replica
-        speaks = replica.options.apis
-        self._api = "chat" if speaks is None or "chat" in speaks else "messages"
+        apis = replica.options.apis
+        self._api = "chat" if apis is None or "chat" in apis else "messages"
 
     @staticmethod
     def supports(replica: Replica) -> bool:
         """Return whether a replica supports an API that can be probed."""
-        speaks = replica.options.apis
-        return speaks is None or "chat" in speaks or "messages" in speaks
+        apis = replica.options.apis
+        return apis is None or "chat" in apis or "messages" in apis
 
     async def run(self, runtime: Runtime) -> ProbeOutcome:
         """Probe once; return ``right``, ``wrong``, or ``silent`` if there is no answer in time.
@@ -51,7 +51,7 @@ class KnownAnswerProbe:
         deadline = Deadline.after(self._options.timeout_s, clock=runtime.clock)
         try:
             answer = await deadline.run(
-                self._replica.backend.send(self.build_request(), deadline), "the canary"
+                self._replica.backend.send(self.build_request(), deadline), "the known-answer probe"
             )
         except UpstreamError as error:
             return "unclear" if error.response.status < 500 else "silent"
@@ -102,7 +102,7 @@ _LOG = logging.getLogger(__name__)
 
 HEARTBEAT, PROBE = "heartbeat", "probe"
 UNSETTLED_SPEEDUP = 5
-"""Factor by which the check interval shrinks while the last outcome differs from the known state."""
+"""Divisor of the check interval while the last outcome differs from the recorded state."""
 
 
 class OutcomeStreak:
@@ -184,15 +184,15 @@ class HealthChecker:
             self._runtime.emit_event(kind, source, target=replica.name)
 
     async def _run_check(self, interval_s: float, check: Callable[[Runtime], Awaitable[bool]]) -> None:
-        # The first check starts at a random time, so that replicas are not all checked at the same moment.
+        # a random delay spreads the checks of the replicas over time
         await self._runtime.clock.sleep(self._runtime.rng.random() * min(interval_s, 1.0))
         while True:
-            settled = True
+            is_settled = True
             try:
-                settled = await check(self._runtime)
+                is_settled = await check(self._runtime)
             except Exception as error:  # not evidence about the replica; the loop must continue
                 _LOG.warning("a health check failed: %s", type(error).__name__)
-            await self._runtime.clock.sleep(interval_s if settled else interval_s / UNSETTLED_SPEEDUP)
+            await self._runtime.clock.sleep(interval_s if is_settled else interval_s / UNSETTLED_SPEEDUP)
 
 
 ReportCallback = Callable[[Replica, EventKind, str], None]
@@ -207,14 +207,14 @@ class HeartbeatCheck:
         self._streak = OutcomeStreak()
 
     async def __call__(self, runtime: Runtime) -> bool:
-        """Check once; return whether the outcome equals the known state. If not, the next check is sooner."""
-        alive = await self._is_alive(runtime)
-        times = self._streak.add("alive" if alive else "dead")
-        if alive and times >= self._options.healthy_threshold:
+        """Check once; return whether the outcome equals the recorded state."""
+        is_alive = await self._is_alive(runtime)
+        repetitions = self._streak.add("alive" if is_alive else "dead")
+        if is_alive and repetitions >= self._options.healthy_threshold:
             self._report(self._replica, EventKind.UP, HEARTBEAT)
-        elif not alive and times >= self._options.unhealthy_threshold:
+        elif not is_alive and repetitions >= self._options.unhealthy_threshold:
             self._report(self._replica, EventKind.DOWN, HEARTBEAT)
-        return alive is (HEARTBEAT not in self._replica.failed_checks)
+        return is_alive is (HEARTBEAT not in self._replica.failed_checks)
 
     async def _is_alive(self, runtime: Runtime) -> bool:
         deadline = Deadline.after(self._options.timeout_s, clock=runtime.clock)
@@ -236,7 +236,7 @@ class KnownAnswerCheck:
         self._streak = OutcomeStreak()
 
     async def __call__(self, runtime: Runtime) -> bool:
-        """Probe once; return whether the outcome equals the known state. If not, the next probe is sooner."""
+        """Probe once; return whether the outcome equals the recorded state."""
         options = self._options
         outcome = self._replica.probe_outcome = await KnownAnswerProbe(options, self._replica).run(runtime)
         repetitions = self._streak.add(outcome)

@@ -1,8 +1,7 @@
-"""Health hints that several proxies exchange about replicas.
+"""Health hints: problems of replicas that several proxies report to each other.
 
-A machine whose circuit breaker opens, or that finds a replica down, publishes a hint. The others avoid the
-replica for a while without losing requests on it. A hint expires by itself, and is ignored if too few
-replicas would remain.
+A machine publishes a hint if a circuit breaker opens, or if a replica is down, corrupt or ejected. The other
+machines avoid the replica until the hint expires. They ignore it if too few replicas would remain.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class HintChannel(Protocol):
         ...
 
     def subscribe(self, receive: Callable[[Hint], None]) -> None:
-        """Call back, in the event loop's thread, with each hint of another machine."""
+        """Pass each hint of another machine to ``receive``, in the thread of the event loop."""
         ...
 
 
@@ -59,7 +58,7 @@ _RECOVERY_KINDS = frozenset({EventKind.READMIT, EventKind.UP})
 
 
 class HintBridge:
-    """Publishes the problems of this machine's replicas, and applies the hints of other machines."""
+    """Connection of a load balancer to a channel: it publishes local problems, and applies received hints."""
 
     def __init__(self, hints: HintChannel) -> None:
         self._hints = hints
@@ -69,17 +68,17 @@ class HintBridge:
         if not event.target:
             return
         if event.kind is EventKind.BREAKER:
-            trouble: ReplicaProblem | None = "open" if event.reason == CircuitState.OPEN else None
+            problem: ReplicaProblem | None = "open" if event.reason == CircuitState.OPEN else None
             if event.reason == CircuitState.HALF_OPEN:
                 return  # the probing call has no result yet
         elif event.kind in _PROBLEM_KINDS:
-            trouble = _PROBLEM_KINDS[event.kind]
+            problem = _PROBLEM_KINDS[event.kind]
         elif event.kind in _RECOVERY_KINDS:
-            trouble = None
+            problem = None
         else:
             return
-        seconds = 0.0 if trouble is None else min(event.seconds or MAX_HINT_S, MAX_HINT_S)
-        self._hints.publish(Hint(replica=event.target, problem=trouble, duration_s=seconds))
+        seconds = 0.0 if problem is None else min(event.seconds or MAX_HINT_S, MAX_HINT_S)
+        self._hints.publish(Hint(replica=event.target, problem=problem, duration_s=seconds))
 
     def subscribe(self, load_balancer: LoadBalancer, clock: Clock) -> None:
         """Apply received hints to the load balancer."""

@@ -16,7 +16,7 @@ _MAX_BYTES: Final = 65_536
 
 
 class ApiKeyFile:
-    """Reader of a key that notices changes of its file.
+    """API key that follows the changes of its file.
 
     Args:
         path: file with the key and nothing else, except white space around it.
@@ -35,9 +35,9 @@ class ApiKeyFile:
         self.key = _read_key(path)
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed; return whether the key has. Checks once a second at most.
+        """Read the file again if it has changed; return whether the key has changed.
 
-        If the file cannot be read, the old key stays.
+        The file is checked at most once a second. If it cannot be read, the old key remains in use.
         """
         now = self._clock()
         if now - self._checked_at < _CHECK_INTERVAL_S:
@@ -53,8 +53,9 @@ class ApiKeyFile:
                 _LOGGER.warning("%s; the old key remains in use", error)
             self._state = None
             return False
-        self._state, before, self.key = state, self.key, key
-        return key != before
+        has_changed = key != self.key
+        self._state, self.key = state, key
+        return has_changed
 
 
 def _read_state(path: Path) -> tuple[int, int, int] | None:
@@ -73,5 +74,7 @@ def _read_key(path: Path) -> str:
         raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
     key = data.decode("utf-8", "replace").strip()
     if not key or len(data) > _MAX_BYTES or not key.isprintable() or not key.isascii():
-        raise ConfigError(f"the key file {path} has no key: write the key alone, as ASCII in one line")
+        raise ConfigError(
+            f"the key file {path} has no key: it must contain only the key, in ASCII and on one line"
+        )
     return key

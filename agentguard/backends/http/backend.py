@@ -29,7 +29,7 @@ _ZLIB_WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 
 
 def decompress(body: bytes, coding: bytes, *, max_bytes: int) -> bytes | None:
-    """Decode an unrequested content coding; None if it is unknown, malformed or exceeds ``max_bytes``.
+    """Return the decoded body; None if the coding is unknown, malformed, or exceeds ``max_bytes``.
 
     The limit applies to the decoded size, and is enforced during decoding (CVE-2025-48956 and similar).
     """
@@ -78,7 +78,7 @@ class HttpBackend:
         headers: sent with every request, in place of the caller's headers of the same name.
         auth: header that carries the key.
         query: query parameters of every request, such as ``api-version``.
-        key_file: file with the key, in place of ``key``; the backend notices when the key changes.
+        key_file: file with the key, in place of ``key``; a changed key applies to the next request.
         egress: policy on addresses and trusted certificates.
         limits: limits on sizes, times and connections.
 
@@ -107,11 +107,11 @@ class HttpBackend:
         self._limits = limits or HttpLimits()
         self._key_file = key_file
 
-        def build_head_builder(key: str | None) -> RequestHeadBuilder:
+        def create_head_builder(key: str | None) -> RequestHeadBuilder:
             return RequestHeadBuilder(origin, key=key, auth=auth, headers=headers, query=query)
 
-        self._create_head_builder = build_head_builder
-        self._head_builder = build_head_builder(key if key_file is None else key_file.key)
+        self._create_head_builder = create_head_builder
+        self._head_builder = create_head_builder(key if key_file is None else key_file.key)
         self._connection_pool = ConnectionPool(origin, egress, self._limits)
 
     @property
@@ -279,8 +279,8 @@ class RequestHeadBuilder:
             start = self._starts[request.method, request.target]
         except KeyError:
             start = self._build_start(request.method, request.target)
-        passes = self._header_filter
-        lines = [name + b": " + value for name, value in request.headers if passes[name]]
+        is_forwarded = self._header_filter
+        lines = [name + b": " + value for name, value in request.headers if is_forwarded[name]]
         lines.append(b"")
         block, breaks = b"\r\n".join(lines), len(lines) - 1
         if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
@@ -303,13 +303,13 @@ class RequestHeadBuilder:
         return start
 
     def _add_query(self, target: str) -> str:
-        path, _, given = target.partition("?")
-        kept = [
+        path, _, query = target.partition("?")
+        pairs = [
             pair
-            for pair in given.split("&")
+            for pair in query.split("&")
             if pair and unquote_plus(pair.partition("=")[0]) not in self._query_names
         ]
-        return f"{path}?{'&'.join((*kept, self._query))}"
+        return f"{path}?{'&'.join((*pairs, self._query))}"
 
 
 class _HeaderFilter(dict[bytes, bool]):

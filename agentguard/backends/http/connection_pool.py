@@ -102,11 +102,11 @@ class ConnectionPool:
             if self._free_slots > 0:
                 self._free_slots -= 1
                 return await self._open(deadline)
-            handed = await self._wait_for_connection(deadline)
-            if handed is None:
+            connection = await self._wait_for_connection(deadline)
+            if connection is None:
                 return await self._open(deadline)
-            if handed.is_open:  # otherwise the endpoint closed it just when it became free
-                return handed
+            if connection.is_open:  # otherwise the endpoint closed it just when it became free
+                return connection
         raise BackendError("the backend is closed", stage="unsent")
 
     def start_request(self, connection: HttpConnection, expires_at: float) -> None:
@@ -264,9 +264,9 @@ class ConnectionPool:
         for connection in [one for one in self._active if one.expires_at <= now]:
             self._active.discard(connection)
             connection.fail(DeadlineExceeded("the response did not end before the deadline", stage="sent"))
-        soonest = min((one.expires_at for one in self._active), default=math.inf)
-        if soonest < math.inf:
-            self._set_timer(soonest)
+        next_at = min((one.expires_at for one in self._active), default=math.inf)
+        if next_at < math.inf:
+            self._set_timer(next_at)
 
     def _close_idle(self) -> None:
         """Close connections that were idle too long."""
@@ -287,7 +287,7 @@ class ConnectionPool:
 
 
 class _PendingConnection:
-    """Connection in the state of opening. It owns its slot only after adoption, so a slot is freed once."""
+    """Connection that is being opened. It frees its slot only after `adopt`, so no slot is freed twice."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

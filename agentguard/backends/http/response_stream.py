@@ -1,4 +1,4 @@
-"""Response that is forwarded while it arrives."""
+"""Response stream: it forwards the body while it arrives."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class HttpStream:
         *,
         replica: str,
     ) -> None:
-        reader = connection.parser
-        self.status: int = reader.status
-        self.headers: Headers = reader.headers
+        parser = connection.parser
+        self.status: int = parser.status
+        self.headers: Headers = parser.headers
         self.replica, self.notes = replica, tuple[tuple[str, str], ...]()
         self._connection: HttpConnection | None = connection
         self._release, self._limits = release, limits
-        self._splitter = EventSplitter() if reader.is_event_stream else None
-        self._ends_at_close = reader.ends_at_close
+        self._splitter = EventSplitter() if parser.is_event_stream else None
+        self._ends_at_close = parser.ends_at_close
         self._api: ApiFormat | None = None
         self._chunks: list[bytes] = []
         self._size = 0
@@ -61,8 +61,8 @@ class HttpStream:
         Raises:
             ResilienceError: the stream was interrupted, was closed or timed out, after all received data.
         """
-        ready = self._chunks
-        while not ready:
+        chunks = self._chunks
+        while not chunks:
             if self._is_finished:
                 if self._error is None:
                     raise StopAsyncIteration
@@ -77,12 +77,12 @@ class HttpStream:
             finally:
                 self._waiter = None
         self._has_yielded = True
-        if len(ready) > 1 or self._ends_at_close:
+        if len(chunks) > 1 or self._ends_at_close:
             return self._take_chunks()
         self._size, connection = 0, self._connection
         if connection is not None and connection.is_paused:
             connection.resume()
-        return ready.pop()
+        return chunks.pop()
 
     async def aclose(self) -> None:
         """Close the stream, and the connection unless the body is complete."""
@@ -90,10 +90,10 @@ class HttpStream:
 
     def push(self, data: bytes) -> None:
         """Receive body data from the connection. Raises BackendError if an event is too large."""
-        cutter, waiter = self._splitter, self._waiter
-        if cutter is not None:
-            data = cutter.feed(data)
-            if cutter.remainder_size > self._limits.max_event_bytes:
+        splitter, waiter = self._splitter, self._waiter
+        if splitter is not None:
+            data = splitter.feed(data)
+            if splitter.remainder_size > self._limits.max_event_bytes:
                 raise BackendError("an event of the stream is too large", stage="sent")
             if not data:
                 return
@@ -127,9 +127,8 @@ class HttpStream:
 
     def _take_chunks(self) -> bytes:
         """Return all buffered data."""
-        ready = self._chunks
-        data = ready[0] if len(ready) == 1 else b"".join(ready)
-        ready.clear()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
         self._size = 0
         if self._ends_at_close:
             self._last_chunk = data

@@ -18,7 +18,7 @@ _UPGRADE_LINES: Final = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
 class WebSocketTunnel:
-    """Bytes in both directions, after the endpoint has accepted the switch.
+    """Connection after the endpoint has accepted the switch; it carries bytes in both directions.
 
     Args:
         reader: bytes from the endpoint.
@@ -92,7 +92,9 @@ async def open_websocket_tunnel(
         return response
     _abort(writer)
     if response.status < 400:
-        raise BackendError(f"the endpoint answered a WebSocket with status {response.status}", stage="sent")
+        raise BackendError(
+            f"the endpoint answered the WebSocket handshake with status {response.status}", stage="sent"
+        )
     raise UpstreamError(response)
 
 
@@ -115,17 +117,18 @@ async def _read_response(reader: asyncio.StreamReader, limits: HttpLimits, name:
     try:
         first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-        raise BackendError("the endpoint did not answer the WebSocket's request", stage="sent") from None
-    status, found = _STATUS_LINE.fullmatch(first), [_HEADER_LINE.fullmatch(line) for line in lines]
-    if status is None or not all(found):
+        raise BackendError("the endpoint did not answer the WebSocket handshake", stage="sent") from None
+    status = _STATUS_LINE.fullmatch(first)
+    fields = [_HEADER_LINE.fullmatch(line) for line in lines]
+    if status is None or not all(fields):
         raise BackendError("the endpoint's answer is not valid HTTP", stage="sent")
-    headers: Headers = tuple((one[1].lower(), one[2].strip()) for one in found if one is not None)
+    headers: Headers = tuple((one[1].lower(), one[2].strip()) for one in fields if one is not None)
     body = b"" if status[1] == b"101" else await _read_error_body(reader, headers, limits)
     return Response(status=int(status[1]), headers=headers, body=body, replica=name)
 
 
 async def _read_error_body(reader: asyncio.StreamReader, headers: Headers, limits: HttpLimits) -> bytes:
-    """Return the body of an error; empty if it has no usable length, since the connection closes anyway."""
+    """Return the body of an error response; empty if its length is missing or above the limit."""
     length = dict(headers).get(b"content-length", b"")
     if not length.isdigit() or len(length) > 9 or int(length) > limits.max_error_bytes:
         return b""

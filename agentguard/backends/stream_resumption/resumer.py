@@ -23,6 +23,7 @@ from agentguard.model_api.json_rewrite import append_item, decode_field, parse_f
 from agentguard.model_api.sse import extract_data, parse_payloads, split_events
 from agentguard.resilience.stream_timeout import close_response
 
+_COMMON_FIELDS = ("id", "created", "model")
 _TOKEN_LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 _MIN_TOKENS_FIELD = "min_tokens"
 _FORMAT_FIELDS = (
@@ -77,14 +78,16 @@ class PartialResponse:
 def parse_partial_response(api: str, forwarded: bytes) -> PartialResponse:
     """Parse the forwarded part of a response. Raises NotResumable if it cannot be resumed."""
     text: list[str] = []
-    head: dict[str, Any] = {}
+    common_fields: dict[str, Any] = {}
     try:
         for chunk in parse_payloads(forwarded):
-            head = head or {key: chunk[key] for key in ("id", "created", "model") if key in chunk}
+            common_fields = common_fields or {key: chunk[key] for key in _COMMON_FIELDS if key in chunk}
             text += [_extract_text(api, choice) for choice in chunk.get("choices") or ()]
     except (ValueError, AttributeError, TypeError):
         raise NotResumable("the forwarded part cannot be parsed") from None
-    return PartialResponse(api=api, common_fields=head, text="".join(text), token_count=sum(map(bool, text)))
+    return PartialResponse(
+        api=api, common_fields=common_fields, text="".join(text), token_count=sum(map(bool, text))
+    )
 
 
 def _extract_text(api: str, choice: Any) -> str:
@@ -195,17 +198,17 @@ class StreamSplicer:
     def _rewrite_choice(self, choice: dict[str, Any]) -> bool:
         """Rewrite a choice; return whether any content remains."""
         chat = self._partial.api == "chat"
-        holder: Any = choice.get("delta") if chat else choice
-        if not isinstance(holder, dict):
+        content: Any = choice.get("delta") if chat else choice
+        if not isinstance(content, dict):
             return True
         if chat:
-            holder.pop("role", None)
+            content.pop("role", None)
         field = "content" if chat else "text"
-        text = holder.get(field)
+        text = content.get(field)
         if isinstance(text, str):
-            holder[field] = self._strip_known_whitespace(text)
-        says = any(holder.values()) if chat else bool(holder.get("text"))
-        return says or bool(choice.get("finish_reason"))
+            content[field] = self._strip_known_whitespace(text)
+        has_content = any(content.values()) if chat else bool(content.get("text"))
+        return has_content or bool(choice.get("finish_reason"))
 
     def _strip_known_whitespace(self, text: str) -> str:
         """Remove leading spaces that the client has already received."""
@@ -292,7 +295,7 @@ class ResumableStream:
 
     async def _resume_after(self, error: ResilienceError) -> bytes:
         """Resume the stream and return its first chunk; raise the original error if that fails."""
-        # the source has ended already, unless its chunk could not be joined
+        # the stream has already ended, unless one of its chunks could not be rewritten
         await close_response(self._stream)
         if (
             not self._resumptions_left
@@ -302,15 +305,15 @@ class ResumableStream:
             raise error
         self._resumptions_left -= 1
         try:
-            before = parse_partial_response(
+            partial = parse_partial_response(
                 self._request.api.name if self._request.api else "", b"".join(self._forwarded_chunks)
             )
-            body, splice = build_resume_request(self._request, before), StreamSplicer(before)
-            stream = await self._resume(body, prefixed=bool(before.resume_text), why=error.code)
+            body, splicer = build_resume_request(self._request, partial), StreamSplicer(partial)
+            stream = await self._resume(body, prefixed=bool(partial.resume_text), why=error.code)
         except (NotResumable, ResilienceError):
             raise error from None
         if not hasattr(stream, "__anext__"):
             raise error
-        self._stream, self._rewrite = stream, splice.rewrite
+        self._stream, self._rewrite = stream, splicer.rewrite
         self.notes = (*self.notes, ("continued", str(stream.replica)))
         return b": agentguard: continued by %b\n\n" % str(stream.replica).encode("ascii", "replace")

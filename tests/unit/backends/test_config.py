@@ -1,6 +1,6 @@
 import pytest
 
-from agentguard.backends.backend_factory import http_backend_factory
+from agentguard.backends.backend_factory import build_http_backend_factory
 from agentguard.backends.config import BackendsOptions, ReplicaOptions
 from agentguard.errors import ConfigError
 from agentguard.resilience import OutlierDetectionOptions
@@ -148,7 +148,7 @@ def test_missing_key_error_names_the_replica_once(monkeypatch):
     monkeypatch.delenv("PROVIDER_KEY", raising=False)
     options = ReplicaOptions(name="a", url="http://127.0.0.1:8000/v1", api_key_env="PROVIDER_KEY")
     with pytest.raises(ConfigError) as caught:
-        http_backend_factory()(options)
+        build_http_backend_factory()(options)
     assert (
         str(caught.value)
         == "backends: replica a: the environment variable PROVIDER_KEY with the key is not set"

@@ -80,7 +80,7 @@ def asked(scene, name):
 
 
 def singing(right):
-    """Return an act that answers canaries correctly or wrongly, and all other requests normally."""
+    """Return an act that answers known-answer probes correctly or wrongly, and all other requests normally."""
 
     async def act(one, request):
         return await ok("FOUR." if right() else "five", seconds=0.01)(one, request)
@@ -88,7 +88,7 @@ def singing(right):
     return act
 
 
-def test_wrong_canary_answer_removes_replica_despite_heartbeat():
+def test_wrong_probe_answer_removes_replica_despite_heartbeat():
     true = {"a": True}
     scene = Scene(a=[singing(lambda: true["a"])], b=[singing(lambda: True)], health=BEAT, probe=SONG)
 
@@ -115,7 +115,7 @@ def test_corrupting_replica_is_unused_even_in_panic():
         await scene.clock.sleep(5)
         error = await scene.attempt()
         assert isinstance(error, CircuitOpen)
-        assert "wrongly" in str(error)
+        assert "wrong answers" in str(error)
 
     scene.run(main)
 
@@ -132,7 +132,7 @@ def test_hanging_engine_behind_healthy_server_is_detected():
     scene.run(main)
 
 
-def test_refused_canary_is_inconclusive():
+def test_refused_probe_is_inconclusive():
     scene = Scene(a=[refuse(404)], probe=SONG)
 
     async def main():
@@ -143,7 +143,7 @@ def test_refused_canary_is_inconclusive():
     scene.run(main)
 
 
-def test_canary_uses_the_model_name_of_the_replica():
+def test_probe_uses_the_model_name_of_the_replica():
     def model(**options):
         scene = Scene(a=[ok()], per={"a": options})
         one = scene.pool._load_balancer.replicas["a"]
@@ -156,7 +156,7 @@ def test_canary_uses_the_model_name_of_the_replica():
     assert model().target == "/chat/completions"
 
 
-def test_canary_skips_replicas_without_a_chat_api():
+def test_probe_skips_replicas_without_a_chat_api():
     scene = Scene(a=[ok()], per={"a": {"apis": ["embeddings"]}}, probe=SONG)
 
     async def main():

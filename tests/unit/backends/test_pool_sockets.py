@@ -175,7 +175,7 @@ def test_vote_masks_corrupt_answer():
     over([Corrupt(), Ok(), Ok()], main)
 
 
-def test_canary_removes_corrupting_replica():
+def test_probe_removes_corrupting_replica():
     canary = {"prompt": "Say seven", "expected": "seven", "interval_s": 0.05, "timeout_s": 30}
 
     async def main(pool, ends):

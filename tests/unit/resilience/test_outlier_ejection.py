@@ -122,7 +122,7 @@ def test_low_success_rate_ejects_at_end_of_interval():
     assert not events
     clock.advance(10.1)
     assert hosts.list_usable_hosts() == list("abcdefg")
-    assert "50% good" in events[0].reason
+    assert "success rate 50%" in events[0].reason
 
 
 def test_success_rates_are_not_compared_with_few_calls_or_hosts():

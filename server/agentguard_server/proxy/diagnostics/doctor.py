@@ -186,7 +186,7 @@ async def _check_all_replicas(replicas: tuple[ReplicaOptions, ...], timeout_s: f
 
 async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[CheckResult]:
     """Check that a replica responds, that it has the configured models, and that its clock is right."""
-    from agentguard.backends.backend_factory import http_backend_factory
+    from agentguard.backends.backend_factory import build_http_backend_factory
 
     def line(condition: Any, found: str, remedy: str = "") -> CheckResult:
         return CheckResult(
@@ -194,7 +194,7 @@ async def _check_replica(replica: ReplicaOptions, timeout_s: float) -> list[Chec
         )
 
     try:
-        backend = http_backend_factory()(replica)
+        backend = build_http_backend_factory()(replica)
     except AgentGuardError as error:
         return [line("wrong", str(error), "set the variable, or correct the replica")]
     began = time.monotonic()
