@@ -80,7 +80,7 @@ def asked(scene, name):
 
 
 def singing(right):
-    """Return an act that answers known-answer probes correctly or wrongly, and all other requests normally."""
+    """Return an act that answers probes correctly or wrongly, and all other requests normally."""
 
     async def act(one, request):
         return await ok("FOUR." if right() else "five", seconds=0.01)(one, request)
