@@ -287,7 +287,7 @@ class ConnectionPool:
 
 
 class _PendingConnection:
-    """Connection before it is established. It frees its slot only after `adopt`, so no slot is freed twice."""
+    """Connection before it is established. Only after `adopt` it frees its slot, so none is freed twice."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
