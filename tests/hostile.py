@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from agentguard.detect.base import Evidence, Finding
-from agentguard.detect.persistence import build_finding_rows
+from agentguard.detect.finding_rows import build_finding_rows
 from agentguard.evals.prediction import Prediction
 from agentguard.evals.scoring import Case
 from agentguard.localize.base import Diagnosis

@@ -86,7 +86,7 @@ def lost(steps: int = 18) -> tuple[Trajectory, Diagnosis]:
     )
     run = replace(run, steps=(*run.steps[:4], wrong, *run.steps[5:-1], tail))
     found = Guard(localizer="first_finding").diagnose(run)
-    from agentguard.detect.evidence import quote_text
+    from agentguard.detect.quotes import quote_text
 
     quotes = (
         *quote_text(wrong, "content", "37.5 euros a night, I am sure of it"),

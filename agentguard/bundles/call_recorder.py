@@ -31,7 +31,7 @@ from agentguard.bundles.call_binding import (
 )
 from agentguard.errors import BundleError, ConfigError
 from agentguard.guard import Guard, diagnose
-from agentguard.intercept.chat_steps import build_assistant_message
+from agentguard.intercept.chat_branch import build_assistant_message
 from agentguard.recover.snapshots.serializers import get_codec
 from agentguard.runtime.session import Session
 from agentguard.runtime.tool_execution import to_result_text

@@ -9,8 +9,8 @@ import orjson
 
 from agentguard.bundles.bundle import Bundle, RecordedCall, encode_bundle_diagnosis
 from agentguard.errors import BundleError, ReplayMismatch
-from agentguard.intercept.chat_steps import build_messages
-from agentguard.intercept.registry import GUARDED_APIS
+from agentguard.intercept.chat_branch import build_messages
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 from agentguard.localize.base import Diagnosis
 from agentguard.trajectory.model import Source, Trajectory
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from agentguard.errors import ConfigError, StoreUnavailable
-from agentguard.intercept.chat_steps import build_assistant_message
+from agentguard.intercept.chat_branch import build_assistant_message
 from agentguard.judge.base import JudgeAnswer
 
 

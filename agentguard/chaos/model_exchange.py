@@ -16,8 +16,8 @@ from agentguard.chaos.faults import (
 )
 from agentguard.errors import FormatError
 from agentguard.intercept.api_adapter import ApiAdapter
-from agentguard.intercept.chat_steps import build_messages, build_step
-from agentguard.intercept.registry import GUARDED_APIS
+from agentguard.intercept.chat_branch import build_messages, build_step
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 from agentguard.trajectory.model import Step
 
 _JSON: Final = {"content-type": "application/json"}

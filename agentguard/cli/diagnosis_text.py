@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agentguard.cli.terminal_text import extract_excerpt, to_one_line
 from agentguard.detect.base import Evidence, Finding
-from agentguard.detect.evidence import describe_field
+from agentguard.detect.quotes import describe_field
 from agentguard.localize.base import Diagnosis, Hypothesis
 from agentguard.localize.step_support import StepSupport, rate_first_hypothesis
 from agentguard.quantity import format_quantity

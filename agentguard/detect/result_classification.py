@@ -13,15 +13,15 @@ from typing import Any
 
 import orjson
 
-from agentguard.detect._error_text import find_document_start, match_error_text
-from agentguard.detect._result_model import (
+from agentguard.detect.error_patterns import find_document_start, match_error_text
+from agentguard.detect.result_patterns import match_empty, match_partial, match_unusable, skip_label
+from agentguard.detect.result_status import (
     ResultClassification,
     ResultReason,
     ResultStatus,
     build_error,
     find_line_end,
 )
-from agentguard.detect._result_text import match_empty, match_partial, match_unusable, skip_label
 
 USABLE = ResultClassification(status=ResultStatus.OK)
 """Classification of a usable result."""

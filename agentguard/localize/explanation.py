@@ -15,10 +15,10 @@ from itertools import islice
 
 from agentguard.detect._text import find_sentence, to_lower
 from agentguard.detect.base import Evidence, Finding
-from agentguard.detect.evidence import quote_span
+from agentguard.detect.phrase_patterns import find_fabrication, find_last_intent
+from agentguard.detect.quotes import quote_span
 from agentguard.detect.result_classification import ResultReason, classify_result
 from agentguard.detect.rules.tool_errors import select_error_codes
-from agentguard.detect.text_patterns import find_fabrication, find_last_intent
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.step_outcomes import is_failed
 from agentguard.trajectory.model import Step, Trajectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentguard.detect.persistence import build_finding_rows
+from agentguard.detect.finding_rows import build_finding_rows
 from agentguard.detect.serialization import to_json_data
 from agentguard.localize.base import Diagnosis
 from agentguard.store.db.rows import DiagnosisRow, Row

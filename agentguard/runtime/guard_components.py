@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from agentguard.config.prices import PriceTable
 from agentguard.detect.base import Finding, detectors
-from agentguard.detect.persistence import build_finding_rows
+from agentguard.detect.finding_rows import build_finding_rows
 from agentguard.detect.runner import IncrementalRunner
 from agentguard.errors import AgentGuardError, ConfigError
 from agentguard.judge.response_safety import (

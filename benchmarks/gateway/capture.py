@@ -31,7 +31,7 @@ from agentguard_server.proxy.capture.protocol import (
 from agentguard_server.proxy.garbage_collector import tune_garbage_collector
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
-from agentguard.intercept.registry import GUARDED_APIS
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 from agentguard.trajectory.event_log.recorder import build_events
 from agentguard.trajectory.model import Record, Trajectory
 from agentguard.trajectory.safe_json import dumps

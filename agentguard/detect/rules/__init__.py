@@ -20,7 +20,7 @@ BUILTIN_DETECTORS: dict[str, str] = {
     "out_of_range": "agentguard.detect.rules.tool_calls:OutOfRange",
     "paraphrased_repetition": "agentguard.detect.rules.loops:ParaphrasedRepetition",
     "persistent_error": "agentguard.detect.rules.tool_errors:PersistentError",
-    "policy": "agentguard.detect.rules.constraints:ConstraintDetector",
+    "policy": "agentguard.detect.rules.declared_constraints:ConstraintDetector",
     "premature_end": "agentguard.detect.rules.premature_end:PrematureEnd",
     "refetch": "agentguard.detect.rules.progress:RepeatedFetch",
     "refusal": "agentguard.detect.rules.malformed_output:RefusalDetector",

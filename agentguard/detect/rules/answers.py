@@ -8,19 +8,20 @@ from functools import lru_cache
 from itertools import islice
 
 from agentguard.detect._text import find_sentence
-from agentguard.detect.answer_patterns import (
+from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
+from agentguard.detect.phrase_patterns import (
+    acknowledges_error,
     find_confirmation,
     find_correction,
     find_hedge,
     find_negative_claim,
     find_objection,
+    find_success_claim,
 )
-from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
-from agentguard.detect.evidence import quote_span
+from agentguard.detect.quotes import quote_span
 from agentguard.detect.result_classification import ResultReason, ResultStatus
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts, ToolResult
-from agentguard.detect.text_patterns import acknowledges_error, find_success_claim
 from agentguard.detect.tool_names import is_handoff_tool, is_write_tool
 from agentguard.trajectory.model import Source, Step
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from agentguard.detect.base import NEVER_BY_DEFAULT, NO_FINDINGS, BaseDetector, Finding
-from agentguard.detect.evidence import quote_move
+from agentguard.detect.quotes import quote_move
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.options import Options, option

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agentguard.detect._text import find_sentence
-from agentguard.detect.answer_patterns import SURRENDER_CUES, find_surrender, is_limit_status
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
-from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.phrase_patterns import (
+    REFUSAL_CUES,
+    SURRENDER_CUES,
+    find_refusal,
+    find_surrender,
+    is_limit_status,
+)
+from agentguard.detect.quotes import quote_move, quote_span
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
-from agentguard.detect.text_patterns import REFUSAL_CUES, find_refusal
 from agentguard.detect.tool_names import is_terminal_tool
 from agentguard.trajectory.model import Source, Step
 

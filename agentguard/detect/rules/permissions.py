@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentguard.detect.base import NEVER_BY_DEFAULT, NO_FINDINGS, BaseDetector, Finding
-from agentguard.detect.evidence import quote_span
+from agentguard.detect.quotes import quote_span
 from agentguard.detect.run_view import RunView
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step

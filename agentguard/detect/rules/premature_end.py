@@ -9,11 +9,11 @@ from typing import Any
 
 from agentguard.detect._text import find_sentence, to_lower
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
-from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.phrase_patterns import INTENT_CUES, find_last_intent, find_success_claim
+from agentguard.detect.quotes import quote_move, quote_span
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts
-from agentguard.detect.text_patterns import INTENT_CUES, find_last_intent, find_success_claim
 from agentguard.detect.tool_names import is_terminal_tool, is_write_tool
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Source, Step, ToolCall

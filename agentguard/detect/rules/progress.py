@@ -11,7 +11,7 @@ from typing import Any
 from agentguard._bounded_map import BoundedMap
 from agentguard.detect._text import extract_words, jaccard_similarity, to_lower
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
-from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.quotes import quote_move, quote_span
 from agentguard.detect.result_classification import ResultStatus
 from agentguard.detect.run_view import Move, RunView
 from agentguard.detect.step_facts import StepFacts, lazy_property

@@ -15,11 +15,11 @@ from typing import Any
 
 from agentguard._bounded_map import BoundedMap
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
-from agentguard.detect.evidence import quote_span, quote_value
+from agentguard.detect.phrase_patterns import FABRICATION_CUES, find_fabrication
+from agentguard.detect.quotes import quote_span, quote_value
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import Action, ActionForm, StepFacts
-from agentguard.detect.text_patterns import FABRICATION_CUES, find_fabrication
 from agentguard.detect.value_tracking import parse_number
 from agentguard.options import Options, option
 from agentguard.trajectory.model import Step

@@ -10,7 +10,7 @@ import orjson
 
 from agentguard.detect._text import find_sentence
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
-from agentguard.detect.evidence import quote_span
+from agentguard.detect.quotes import quote_span
 from agentguard.detect.result_classification import ResultStatus
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts, ToolResult

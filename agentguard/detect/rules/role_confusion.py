@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from agentguard.detect._text import to_lower
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding
-from agentguard.detect.evidence import quote_span
+from agentguard.detect.quotes import quote_span
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import StepFacts

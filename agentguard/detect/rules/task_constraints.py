@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
-from agentguard.detect.evidence import quote_span
+from agentguard.detect.quotes import quote_span
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import Action
 from agentguard.detect.tool_names import is_read_tool, is_terminal_tool, is_write_tool

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
-from agentguard.detect.evidence import quote_span, quote_value
+from agentguard.detect.quotes import quote_span, quote_value
 from agentguard.detect.run_content import RunContent
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import Action, iter_code_fences

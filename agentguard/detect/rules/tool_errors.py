@@ -9,11 +9,11 @@ from typing import Any
 
 from agentguard._bounded_map import BoundedMap
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
-from agentguard.detect.evidence import quote_move, quote_span
+from agentguard.detect.phrase_patterns import acknowledges_error
+from agentguard.detect.quotes import quote_move, quote_span
 from agentguard.detect.result_classification import ResultReason
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
-from agentguard.detect.text_patterns import acknowledges_error
 from agentguard.detect.tool_names import is_write_tool
 from agentguard.detect.transient_results import is_transient_error
 from agentguard.options import Options, option

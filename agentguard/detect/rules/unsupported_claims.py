@@ -8,17 +8,17 @@ from typing import Any
 
 from agentguard.detect._text import find_sentence
 from agentguard.detect.base import NO_FINDINGS, BaseDetector, Finding, RunRequirements
-from agentguard.detect.evidence import quote_move, quote_span
-from agentguard.detect.result_classification import ResultReason
-from agentguard.detect.run_content import RunContent
-from agentguard.detect.run_view import RunView
-from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
-from agentguard.detect.text_patterns import (
+from agentguard.detect.phrase_patterns import (
     SUCCESS_CUES,
     acknowledges_error,
     find_satisfaction_claim,
     find_success_claim,
 )
+from agentguard.detect.quotes import quote_move, quote_span
+from agentguard.detect.result_classification import ResultReason
+from agentguard.detect.run_content import RunContent
+from agentguard.detect.run_view import RunView
+from agentguard.detect.step_facts import ActionForm, StepFacts, ToolResult
 from agentguard.detect.value_tracking import parse_number
 from agentguard.trajectory.model import Source, Step
 

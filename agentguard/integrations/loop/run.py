@@ -25,7 +25,7 @@ from agentguard import _sync_async
 from agentguard.errors import ConfigError, RunStopped
 from agentguard.integrations.loop.snapshots import EnvironmentSnapshots
 from agentguard.integrations.loop.tools import ToolFunctions, aexecute_calls, execute_calls
-from agentguard.intercept.chat_steps import (
+from agentguard.intercept.chat_branch import (
     ChatBranch,
     Message,
     apply_repaired_turn,

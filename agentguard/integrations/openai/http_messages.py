@@ -11,8 +11,8 @@ import httpx2
 
 from agentguard.errors import ConfigError, RecoveryError
 from agentguard.intercept.api_adapter import ApiAdapter
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
-from agentguard.intercept.registry import GUARDED_APIS
 
 RUN_HEADER = "agentguard-run"
 """Request header with the run's name; ``off`` disables the guard. The transport removes the header."""

@@ -45,9 +45,9 @@ from agentguard.integrations.openai.http_messages import (
     select_adapter,
     strip_run_header,
 )
+from agentguard.intercept.guarded_apis import build_stream_buffer
 from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import build_stream_buffer
 from agentguard.intercept.stream_buffer import EventStreamBuffer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from agentguard.intercept.chat_steps import apply_repaired_turn
+from agentguard.intercept.chat_branch import apply_repaired_turn
 from agentguard.intercept.conversation import ConversationBranch, Item, encode_canonical, resolve_items
 from agentguard.model_api.sse import encode_event
 from agentguard.trajectory.formats.sdk import add_tool_results, parse_chat_turn

@@ -5,9 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentguard.detect.answer_patterns import SURRENDER_CUES
+from agentguard.detect.phrase_patterns import (
+    FABRICATION_CUES,
+    INTENT_CUES,
+    REFUSAL_CUES,
+    SUCCESS_CUES,
+    SURRENDER_CUES,
+)
 from agentguard.detect.run_content import RunContent
-from agentguard.detect.text_patterns import FABRICATION_CUES, INTENT_CUES, REFUSAL_CUES, SUCCESS_CUES
 from agentguard.trajectory.model import Source, Step, Trajectory
 
 GROUPS = (

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agentguard.detect._text import jaccard_similarity, to_lower
-from agentguard.detect.evidence import quote_span, quote_text
+from agentguard.detect.quotes import quote_span, quote_text
 from agentguard.detect.run_view import RunView
 from agentguard.detect.step_facts import ActionForm, StepFacts, canonicalize_json, iter_code_fences
 from agentguard.trajectory.model import Trajectory

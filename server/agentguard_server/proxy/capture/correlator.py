@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from agentguard.guard import Guard
+from agentguard.intercept.guarded_apis import GUARDED_APIS, build_stream_buffer
 from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
-from agentguard.intercept.passive import PassiveInterceptor, PassiveSession
-from agentguard.intercept.registry import GUARDED_APIS, build_stream_buffer
+from agentguard.intercept.passive_interceptor import PassiveInterceptor, PassiveSession
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig
 from agentguard.trajectory.model import Trajectory

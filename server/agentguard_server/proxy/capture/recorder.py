@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from agentguard.intercept.registry import GUARDED_APIS
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 from agentguard.recover.plan import Recovery
 from agentguard.recover.recovery_rows import encode_recovery
 from agentguard.store.db.rows import AcceptanceRow

@@ -16,7 +16,7 @@ Redact = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class RunRowBuilder:
-    """Builder of the rows of one run; an `agentguard.intercept.passive.StepSink`.
+    """Builder of the rows of one run; an `agentguard.intercept.passive_interceptor.StepSink`.
 
     Args:
         meta: the run without its steps.

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from agentguard.detect.detection import detect
-from agentguard.detect.persistence import build_finding_rows
+from agentguard.detect.finding_rows import build_finding_rows
 from agentguard.errors import FormatError
 from agentguard.guard import Guard
 from agentguard.recover.recovery_rows import decode_recovery, to_recovery_row

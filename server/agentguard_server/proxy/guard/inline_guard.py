@@ -12,9 +12,9 @@ from agentguard.guard import Guard
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import Conversation
 from agentguard.intercept.guarded_request import GuardedRequest
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 from agentguard.intercept.history_edits import HistoryEdits, parse_edits
 from agentguard.intercept.interceptor import CAPABILITIES, Interceptor
-from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.recover.acceptance.acceptance_record import record_acceptance
 from agentguard.recover.effect_store import EffectStore
 from agentguard.recover.plan import Recovery

@@ -14,9 +14,9 @@ from agentguard import _sync_async
 from agentguard.backends.base import Response, StreamingResponse
 from agentguard.errors import BackendError, RecoveryError, ResilienceError
 from agentguard.intercept.api_adapter import ApiAdapter
+from agentguard.intercept.guarded_apis import build_stream_buffer
 from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import build_stream_buffer
 from agentguard.intercept.stream_buffer import EventStreamBuffer
 from agentguard_server.proxy.errors import ProxyError, build_error_headers, encode_error_body
 from agentguard_server.proxy.hooks import GuardOutcome, ModelCaller, ProxyRequest

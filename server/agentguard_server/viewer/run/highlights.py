@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentguard.detect.base import Evidence
-from agentguard.detect.evidence import describe_field
+from agentguard.detect.quotes import describe_field
 from agentguard.trajectory.model import Step
 
 QuoteMatch = Literal["exact", "moved", "gone"]

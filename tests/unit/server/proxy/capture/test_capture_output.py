@@ -20,7 +20,7 @@ from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 
 from agentguard.config.policy import Policy
 from agentguard.detect.detection import detect
-from agentguard.detect.persistence import build_finding_rows
+from agentguard.detect.finding_rows import build_finding_rows
 from agentguard.guard import Guard
 from agentguard.localize.base import Diagnosis
 from agentguard.localize.serialization import build_diagnosis_rows

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentguard.intercept.conversation import build_prefix_keys
-from agentguard.intercept.registry import GUARDED_APIS
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 
 SCOPE = ("t", "chat", "")
 ADAPTER = GUARDED_APIS["chat"].adapter

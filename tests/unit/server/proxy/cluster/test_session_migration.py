@@ -14,8 +14,8 @@ from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.options import GuardOptions
 
 from agentguard.config.policy import Policy
+from agentguard.intercept.guarded_apis import GUARDED_APIS as DIALECTS
 from agentguard.intercept.history_edits import build_turn_key
-from agentguard.intercept.registry import GUARDED_APIS as DIALECTS
 from tests.postgres import postgres, postgres_url  # noqa: F401
 from tests.unit.server.proxy.guard.scripted_model import APIS, CHAT, RESPONSES, Api, Played, Turn, calls
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentguard.guard import Guard
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import GUARDED_APIS
 
 TASK = {"role": "user", "content": "Book seat 4."}
 

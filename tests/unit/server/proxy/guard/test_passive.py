@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard
+from agentguard.intercept.guarded_apis import GUARDED_APIS as DIALECTS
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import GUARDED_APIS as DIALECTS
 from agentguard.recover.capabilities import Capabilities
 from agentguard.runtime.session import Session
 from agentguard.runtime.session_config import SessionConfig

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from agentguard.config.policy import Policy
 from agentguard.intercept.adapters.anthropic_stream import AnthropicStreamBuffer
-from agentguard.intercept.registry import GUARDED_APIS as GUARDABLE
+from agentguard.intercept.guarded_apis import GUARDED_APIS as GUARDABLE
 from tests.unit.integrations import anthropic_server as claude
 from tests.unit.server.proxy.guard.scripted_model import APIS, MESSAGES, Api, Played, Turn
 

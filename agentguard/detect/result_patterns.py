@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from agentguard.detect._error_text import match_missing_action
-from agentguard.detect._result_model import (
+from agentguard.detect.error_patterns import match_missing_action
+from agentguard.detect.result_status import (
     ResultClassification,
     ResultReason,
     ResultStatus,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentguard.detect.answer_patterns import _LIMIT_PATTERN, _SURRENDER_PATTERN, find_surrender
+from agentguard.detect.phrase_patterns import _LIMIT_PATTERN, _SURRENDER_PATTERN, find_surrender
 
 
 @pytest.mark.parametrize("pattern", [_SURRENDER_PATTERN, _LIMIT_PATTERN], ids=["surrender", "limit"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agentguard.detect._result_model import ResultClassification, ResultReason, build_error, find_line_end
+from agentguard.detect.result_status import ResultClassification, ResultReason, build_error, find_line_end
 
 _HEAD_CHARS = 400
 _TAIL_CHARS = 300

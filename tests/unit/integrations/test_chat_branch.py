@@ -10,9 +10,9 @@ import pytest
 
 from agentguard import _sync_async
 from agentguard.guard import Guard
+from agentguard.intercept.guarded_apis import GUARDED_APIS
 from agentguard.intercept.guarded_request import CandidateRequest, GuardedRequest
 from agentguard.intercept.interceptor import Interceptor
-from agentguard.intercept.registry import GUARDED_APIS
 from agentguard.trajectory.model import Source, Step, Usage
 
 CHAT = GUARDED_APIS["chat"].adapter
