@@ -1,8 +1,8 @@
 """Guarded requests and their answers, without input or output; shared by the transports and the proxy.
 
 `Interceptor` assigns each request to a run by the history that the client sends, and a `GuardedRequest`
-judges its answers. An `ApiAdapter` translates the items of one API, and an `EventStreamBuffer` holds
-back the events of a stream until their verdict. No module of this package opens a socket or waits.
+judges its answers. An `ApiAdapter` translates the items of one API, and an `EventStreamBuffer` buffers
+the events of a stream until the verdict. No module of this package opens a socket or waits.
 """
 
 from __future__ import annotations

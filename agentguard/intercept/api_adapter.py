@@ -1,4 +1,4 @@
-"""Adapter protocol of a model API: translate its requests and answers to the items of a run."""
+"""Adapter protocol of a model API: conversion of its requests and answers to the items of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentguard.trajectory.model import Step, Usage
 
 
 class ApiAdapter(Protocol):
-    """Translation between the requests and answers of one API and the steps of a run."""
+    """Adapter between the requests and answers of one API and the steps of a run."""
 
     stores_history: bool
     """True if the server stores the history."""
@@ -48,7 +48,7 @@ class ApiAdapter(Protocol):
         ...
 
     def is_prompt(self, items: Sequence[Item]) -> bool:
-        """Return True if the turn is a user's or a system prompt; cheaper than `build_step`."""
+        """Return True if the turn is a user or system prompt, without the cost of `build_step`."""
         ...
 
     def is_result(self, item: Item) -> bool:

@@ -1,7 +1,7 @@
 """Branch of chat messages that can be truncated between turns, and conversion of messages to steps.
 
-A turn is an assistant message and the tool messages that answer it. A turn is added and removed as a whole,
-because providers reject a tool call without its result and a result without its call.
+A turn is an assistant message with the tool messages for its calls. The branch adds and removes complete
+turns, because providers reject a tool call without its result and a result without its call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ChatBranch:
         self.messages[position] = {**self.messages[position], "content": text}
 
     def truncate(self, to_step: int) -> None:
-        """Drop the messages from step ``to_step`` on, and the guard messages directly before that step."""
+        """Remove the messages from step ``to_step`` on, and the guard messages directly before that step."""
         del self.messages[self._step_ends[to_step - 1] if to_step else 0 :]
         del self._step_ends[to_step:]
 
@@ -61,7 +61,7 @@ def build_assistant_message(answer: Any) -> Message:
 
     Args:
         answer: a message as a mapping, its text, or an object with ``model_dump`` (such as the message of the
-            openai package). Of a chat completion, the first choice is used.
+            openai package). The first choice of a chat completion is used.
 
     Raises:
         ConfigError: the value has another type.
@@ -102,12 +102,12 @@ def apply_repaired_turn(message: Message, turn: Step) -> Message:
 
 
 def build_messages(step: Step) -> list[Message]:
-    """Convert a step back to the messages it was built from, without the guard's messages."""
+    """Convert a step to its messages, without those of the guard."""
     extra = {key: value for key, value in step.extra.items() if key != "agentguard"}
     run = Trajectory(id="", format="openai_chat", task="", steps=(replace(step, extra=extra),))
     return build_chat_messages(run)
 
 
 def build_tool_message(call: ToolCall, text: str) -> Message:
-    """Build the tool message that answers a call."""
+    """Build the tool message with the result of a call."""
     return {"role": "tool", "tool_call_id": call.id, "content": text}

@@ -1,6 +1,6 @@
-"""Guarded exchange with a model inside a framework: the interceptor on chat messages, without HTTP.
+"""Guarded exchange of a framework with its model: the interceptor on chat messages, without HTTP.
 
-A framework that resends its history for each request needs three steps::
+An integration of a framework that resends its history with each request uses it in three steps::
 
     exchange = ChatExchange(interceptor, body)     body: {"system": "...", "messages": [...], "tools": [...]}
     response = ask(exchange.body)                  unless exchange.final_text is not None
@@ -39,10 +39,10 @@ class ChatExchange:
 
     Args:
         interceptor: the interceptor, which has the conversations.
-        body: the request in the form of the chat API; it is not changed.
+        body: the request in the format of the chat API; the exchange does not change it.
 
     Attributes:
-        final_text: text of the guard that replaces an answer; None if the model is to be asked.
+        final_text: text of the guard that replaces an answer; None if the request must be sent.
     """
 
     def __init__(self, interceptor: Interceptor, body: dict[str, Any]) -> None:
@@ -60,14 +60,14 @@ class ChatExchange:
 
     @property
     def body(self) -> dict[str, Any]:
-        """Return the request to send: the client's own one if the guard changes nothing."""
+        """Return the request to send; the client's own object if the guard changes nothing."""
         return self._client_body if self._request is None else self._request.build_body()
 
     def judge(self, payload: dict[str, Any]) -> _sync_async.SharedBody[dict[str, Any]]:
         """Return the answer that the framework gets; yield bodies of further requests, receive answers.
 
         Args:
-            payload: the answer to `body` in the form of the chat API, as `build_payload` returns it.
+            payload: the answer to `body` in the format of the chat API, as `build_payload` returns it.
         """
         request = self._request
         if request is None:
@@ -76,7 +76,7 @@ class ChatExchange:
             while True:
                 try:
                     decision = yield from request.judge_answer(payload, _CANDIDATE_REQUEST)
-                except Exception as error:  # as above
+                except Exception as error:  # as in `__init__`
                     request.discard()
                     self._handle_failure(error)
                     return payload if self.final_text is None else self._build_final(payload)
@@ -91,7 +91,7 @@ class ChatExchange:
             request.settle()
 
     def cancel(self) -> None:
-        """Release the conversation of a request that got no answer, so that a retry can continue it."""
+        """Release the conversation of a request without an answer, so that a retry can continue it."""
         if self._request is not None:
             self._request.settle()
 
@@ -110,7 +110,7 @@ class ChatExchange:
 
 
 def build_payload(message: Item, *, usage: Usage | None = None, model: str = "") -> dict[str, Any]:
-    """Build the answer of a model in the form of the chat API from its complete message."""
+    """Build an answer in the format of the chat API from the model's complete message."""
     payload: dict[str, Any] = {"id": None, "model": model, "choices": [_build_choice(message)]}
     if usage is not None:
         counts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
@@ -125,7 +125,7 @@ def read_message(payload: Mapping[str, Any]) -> Item:
 
 
 def build_function_call(id: str, name: str, arguments: Any) -> Item:
-    """Build a call of a message; arguments that are not text are encoded as JSON."""
+    """Build a call of a message; arguments other than strings are encoded as JSON."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)
     return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
 
@@ -142,5 +142,3 @@ def _parse_candidate(payload: Any) -> dict[str, Any]:
 
 
 _CANDIDATE_REQUEST = CandidateRequest(build_request=json.loads, parse_response=_parse_candidate)
-
-__all__ = ["ChatExchange", "build_function_call", "build_payload", "read_message"]

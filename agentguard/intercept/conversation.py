@@ -1,8 +1,8 @@
-"""Conversations and their branches: which history the model sees, and which conversation a request continues.
+"""Conversations, their branches, and the cache of conversations that wait for a request.
 
-A client resends its whole history in each request, including turns that were rolled back. So an edited
-history is sticky: a conversation stores which items of the client's history are on its current branch, by
-index, and the guard's messages between them. All edits add or remove whole turns.
+A client resends its whole history in each request, including turns that were rolled back. Therefore a
+conversation stores the items of the client's history that are on its current branch, by index, and the
+guard's messages between them. All edits add or remove complete turns.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class BranchStep:
     """One step of a branch.
 
     Attributes:
-        items: items of the step; each is an index in the client's history or an item the client never saw.
-        is_prompt: True for a user or system prompt; a rollback keeps such steps.
+        items: items of the step; each is an index in the client's history, or an item that is not in it.
+        is_prompt: whether the step is a user or system prompt; a rollback keeps such steps.
         guard_items: messages of the guard directly before the step.
         stored_response_id: ID of the response that contained the step, if the server stores responses.
         stored_item_count: number of leading items that the server stores with that response.
@@ -55,7 +55,7 @@ class ConversationBranch:
         return len(self.steps)
 
     def add_step(self, step: BranchStep) -> None:
-        """Add a step; the pending guard items are stored with it."""
+        """Add a step together with the pending guard items."""
         step.guard_items, self.pending_guard_items = self.pending_guard_items, []
         self.steps.append(step)
 
@@ -64,21 +64,21 @@ class ConversationBranch:
         self.pending_guard_items.append(item)
 
     def replace_item(self, step: int, item_index: int, item: Item) -> None:
-        """Replace item ``item_index`` of a step, also if the server stores the old item."""
+        """Replace item ``item_index`` of a step; later steps then do not refer to responses on the server."""
         self.steps[step].items[item_index] = item
         for later in self.steps[step + (item_index >= self.steps[step].stored_item_count) :]:
             later.stored_response_id = None
 
     def truncate(self, from_step: int) -> None:
-        """Drop the agent's steps from ``from_step`` on; prompts are kept."""
-        stays = [
+        """Remove the agent's steps from ``from_step`` on; prompts stay."""
+        prompts = [
             BranchStep(items=step.items, is_prompt=True) for step in self.steps[from_step:] if step.is_prompt
         ]
-        self.steps[from_step:] = stays
+        self.steps[from_step:] = prompts
         self.pending_guard_items = []
 
     def collect_item_refs(self, *, from_step: int = 0) -> list[int | Item]:
-        """Return all items from ``from_step`` on, in the order in which they are sent."""
+        """Return all items from ``from_step`` on, in the order of the request."""
         item_refs: list[int | Item] = []
         for step in self.steps[from_step:]:
             item_refs += [*step.guard_items, *step.items]
@@ -108,7 +108,7 @@ class Conversation:
     Attributes:
         session: session of the current run.
         first_run_id: ID of the first run.
-        run_name: name that the client gave to its runs; empty if it gave none.
+        run_name: client's name of its runs; empty without a name.
         branch: current branch.
         step_offset: number of steps on the branch before the current run; other runs made them.
         processed_item_count: number of the client's items that are on the branch or were rolled back.
@@ -116,15 +116,15 @@ class Conversation:
         answer_step: the last answer as a step, if it has calls and was delivered unchanged.
         disabled_tools: tools that a recovery disabled in this run.
         run_count: number of runs; each task of a user starts one.
-        is_finished: True if the current run has ended; the next request starts another.
+        is_finished: whether the current run has ended; the next request starts another run.
         continuation_keys: keys of the histories that continue the conversation.
-        retry_key: key of the request that was answered last.
+        retry_key: key of the latest request with an answer.
         history: the client's items, if the client does not resend them.
-        root_response_id: ID of the response that ended a history which the guard has not seen.
+        root_response_id: ID of the last response of a history before the conversation, on the server.
         stored_response_id: ID of the response that contained the last answer.
-        answer: last answer as the client saw it.
+        answer: last answer in the form that the client received.
         replacement: items that replace this answer in the next request, if they differ.
-        superseded_response_ids: IDs of rejected responses that the client saw.
+        superseded_response_ids: IDs of rejected responses that the client received in part.
         waiting_since: monotonic time in seconds at which the conversation began to wait for a request.
         abandoned_turns: keys of turns that were rolled back (`agentguard.intercept.history_edits`).
         version: incremented when shared state is saved or applied.
@@ -185,7 +185,7 @@ class ConversationCache:
 
     Args:
         max_conversations: maximum number of conversations.
-        max_bytes: maximum total size; the newest conversation is kept whatever its size.
+        max_bytes: maximum total size; the cache keeps the newest conversation even if it is larger.
         on_evict: called with each evicted conversation.
     """
 
@@ -223,13 +223,13 @@ class ConversationCache:
             return None
 
     def pop_unique(self, key: bytes) -> Conversation | None:
-        """Remove and return the conversation with this key, if only one has it."""
+        """Remove and return the conversation with this key; None unless exactly one conversation has it."""
         with self._lock:
             candidates = self._by_continuation_key.get(key, {})
             return self._remove(*candidates.values()) if len(candidates) == 1 else None
 
     def pop_retried(self, key: bytes) -> Conversation | None:
-        """Remove and return the conversation whose last, already answered request had this key."""
+        """Remove and return the conversation whose latest answered request had this key, or None."""
         with self._lock:
             candidates = self._by_retry_key.get(key)
             return self._remove(next(reversed(candidates.values()))) if candidates else None
@@ -263,8 +263,8 @@ class ConversationCache:
                 self._on_evict(evicted)
 
     def _is_over_limit(self) -> bool:
-        too_heavy = self._max_bytes is not None and self._total_bytes > self._max_bytes
-        return len(self._waiting) > self._max_conversations or (too_heavy and len(self._waiting) > 1)
+        is_too_large = self._max_bytes is not None and self._total_bytes > self._max_bytes
+        return len(self._waiting) > self._max_conversations or (is_too_large and len(self._waiting) > 1)
 
     def pop_idle(self, idle_s: float) -> list[Conversation]:
         """Remove and return the conversations that have waited longer than ``idle_s`` seconds."""
@@ -337,7 +337,7 @@ def build_prefix_keys(
 
 
 def release_claims(conversation: Conversation) -> None:
-    """Release the claims of calls that the client did not execute, so that it may execute them later."""
+    """Release the claims of calls that the client has not executed, so that it may execute them later."""
     session = conversation.session
     for claim in conversation.claims.values():
         session.end_tool(claim, "", is_refused=True)

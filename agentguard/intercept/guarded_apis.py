@@ -1,4 +1,4 @@
-"""Registry of the APIs that can be guarded, by their names in `agentguard.model_api`."""
+"""Table of the guarded APIs, by their names in `agentguard.model_api`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentguard.intercept.stream_buffer import EventStreamBuffer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedApi:
-    """Components for one API.
+    """Components of the interceptor for one API.
 
     Attributes:
         path_suffix: end of the path of its requests.

@@ -1,11 +1,11 @@
-"""One guarded request, without input or output: the body to send and the handling of the answer.
+"""Guarded request, without input or output: the body to send, and the verdict on the answer.
 
 A transport uses it as follows:
 
 1. It calls `Interceptor.open_request`.
 2. It sends `GuardedRequest.encoded_body`, or returns `GuardedRequest.final_text` if that is set.
 3. It passes each complete answer to `GuardedRequest.judge_answer`. The decision is to deliver the answer,
-   to ask the model again, or to return the guard's own answer.
+   to repeat the request, or to return the guard's final answer.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ VisibleAnswer = Callable[[list[Item], AnswerSource], tuple[list[Item] | None, st
 
 The function returns a pair:
 
-- the visible items, or None if they equal the answer. They differ if the client has already seen streamed
-  text of a rejected answer.
-- the ID of the response that the client saw begin; empty if it is the ID of the answer.
+- the visible items, or None if they equal the answer. They differ if the client has already received
+  streamed text of a rejected answer.
+- the ID of the response whose start the client received; empty if it is the ID of the answer.
 """
 
 
@@ -69,7 +69,7 @@ class CandidateRequest:
     """Functions that send one more request to the model for another candidate.
 
     Attributes:
-        build_request: turns a request body into the effect that sends it.
+        build_request: converts a request body to the effect that sends it.
         parse_response: converts the result of that effect to a payload; raises if it is not an answer.
     """
 
@@ -81,7 +81,7 @@ class GuardedRequest(HistorySync):
     """One request and its answers; created by `Interceptor.open_request`.
 
     Attributes:
-        is_unjoined: True if the request continues a run that this process does not know.
+        is_unjoined: whether the request continues a run that this process does not know.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class GuardedRequest(HistorySync):
         return None if body is self.request_body else _encode_body(body)
 
     def build_candidate_body(self, variant: SampleVariant) -> bytes:
-        """Build the body that requests another candidate of the turn; it never asks for a stream."""
-        line, pending_items = self._conversation.branch, list(self._conversation.branch.pending_guard_items)
+        """Build the body that requests another candidate of the turn, without a stream."""
+        branch, pending_items = self._conversation.branch, list(self._conversation.branch.pending_guard_items)
         if variant.instruction:
             self._has_hint = True
-            line.add_guard_item(self.adapter.build_guard_item(variant.instruction))
+            branch.add_guard_item(self.adapter.build_guard_item(variant.instruction))
         body = {k: v for k, v in self.build_body().items() if k not in ("stream", "stream_options")}
-        line.pending_guard_items = pending_items
+        branch.pending_guard_items = pending_items
         if variant.model:
             body["model"] = variant.model
         if variant.temperature is not None:
@@ -133,15 +133,15 @@ class GuardedRequest(HistorySync):
 
     def build_body(self) -> dict[str, Any]:
         """Build the body to send; the client's own body if the guard changes nothing."""
-        line, body = self._conversation.branch, self.request_body
-        if not self.adapter.is_unchanged(line, body, self._history):
+        branch, body = self._conversation.branch, self.request_body
+        if not self.adapter.is_unchanged(branch, body, self._history):
             body = self.adapter.build_body(
-                body, line, self._history, root_response_id=self._conversation.root_response_id
+                body, branch, self._history, root_response_id=self._conversation.root_response_id
             )
         return self.adapter.remove_tools(body, self._conversation.disabled_tools)
 
     def prepare(self, edits: HistoryEdits | None = None) -> None:
-        """Commit the new turns and apply the recovery that is due before the model is called.
+        """Commit the new turns, and apply a due recovery before the model call.
 
         Args:
             edits: edits from another process, if the conversation is new in this process.
@@ -175,12 +175,12 @@ class GuardedRequest(HistorySync):
     ) -> _sync_async.SharedBody[Decision]:
         """Judge a complete answer of the model; yield the effects that request further candidates.
 
-        If another answer is to be delivered, `replacement_payload` holds it.
+        `replacement_payload` is the answer to deliver, if it differs from ``payload``.
 
         Args:
             payload: the answer.
             candidate_request: builds the request for another candidate.
-            visible_answer: returns the items that the client will have seen; by default the answer itself.
+            visible_answer: returns the items that the client receives; by default those of the answer.
         """
         self.replacement_payload, self.answer_source = None, "same"
         self._conversation.superseded_response_ids = ()
@@ -218,7 +218,7 @@ class GuardedRequest(HistorySync):
         return self._record_delivery(answer, payload, visible_items=visible_items)
 
     def record_answer(self, payload: Mapping[str, Any]) -> None:
-        """Record an answer that has already been delivered to the client, without judging it.
+        """Record an answer that the client has received, without a verdict.
 
         The next request commits the calls of the answer, because only that request contains their results.
         """
@@ -228,7 +228,7 @@ class GuardedRequest(HistorySync):
             return
         step = self._build_step(payload)
         if step.tool_calls:
-            self._conversation.answer_step = step  # the next request has its calls, and not its usage
+            self._conversation.answer_step = step  # the next request contains its calls, but not its usage
             return
         self.session.commit(step)
         self._conversation.is_finished = True
@@ -274,14 +274,14 @@ class GuardedRequest(HistorySync):
         return self.answer_source == "repaired" or (self.answer_source == "other" and self._has_hint)
 
     def discard(self) -> None:
-        """Drop the conversation after a failure of the guard."""
+        """Discard the conversation after a failure of the guard."""
         self._is_settled = self.is_dropped = True
 
     def settle(self, guard_items: Sequence[Item] = (), *, response_id: str = "") -> None:
-        """Put the conversation back in the cache; call this once for every request, whatever its outcome.
+        """Put the conversation into the cache; call this method once for every request, also after a failure.
 
         Args:
-            guard_items: items of the guard's own answer, if the guard answered.
+            guard_items: items of the guard's final answer, if there is one.
             response_id: ID of that answer.
         """
         if self._is_settled:
@@ -303,7 +303,7 @@ class GuardedRequest(HistorySync):
                 self.adapter.build_item_key,
                 seed=f"{self._key_seed}\0",
             )[-1]
-        tips = [
+        continuation_keys = [
             key,
             *(
                 build_response_key(stored_id)
@@ -313,8 +313,8 @@ class GuardedRequest(HistorySync):
         ]
         # An answer with calls: results follow, even if the client drops older turns.
         if not conversation.is_finished:
-            tips.append(build_answer_key(self.adapter, conversation.answer, self._key_seed))
-        self._services.conversations.put(conversation, tips, self._retry_key)
+            continuation_keys.append(build_answer_key(self.adapter, conversation.answer, self._key_seed))
+        self._services.conversations.put(conversation, continuation_keys, self._retry_key)
         if self._services.save_edits is not None:
             data = build_shared_state(conversation, self.adapter, self._history, self.request_body)
             if data is not None:
@@ -337,8 +337,8 @@ class GuardedRequest(HistorySync):
         for id, claim in claims.items():
             if claim.decision is ExecutionDecision.REUSE and self.session.ledger.count_refusal(claim.effect):
                 claims[id] = replace(claim, decision=ExecutionDecision.RUN)
-        barred = [claim for claim in claims.values() if claim.decision is not ExecutionDecision.RUN]
-        if not barred:
+        rejected_claims = [claim for claim in claims.values() if claim.decision is not ExecutionDecision.RUN]
+        if not rejected_claims:
             self._conversation.claims = claims
             return "deliver"
         self._conversation.claims = claims
@@ -348,7 +348,9 @@ class GuardedRequest(HistorySync):
             self.session.stop_reason = "the model repeats a call that was already executed"
             self._check_stopped()
             return "final"
-        self._conversation.branch.add_guard_item(self.adapter.build_guard_item(format_repeated_calls(barred)))
+        self._conversation.branch.add_guard_item(
+            self.adapter.build_guard_item(format_repeated_calls(rejected_claims))
+        )
         return "again"
 
     def _judge_end(

@@ -1,8 +1,8 @@
 """Edits of a guard to a conversation, as plain data for other processes.
 
-The client resends its history to whichever process handles its next request. Another process does not know
-the rolled back turns, the guard's messages and the disabled tools. The edits record them and identify turns
-by key. An unedited conversation has no record.
+Another process may handle the next request of a client. It gets the client's history, but does not know the
+rolled back turns, the guard's messages and the disabled tools. The edits contain them and identify turns by
+key. A conversation without edits has no record.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class HistoryEdits:
         guard_items_by_turn: guard messages directly before a turn, by turn key.
         pending_guard_items: guard messages for the next request.
         disabled_tools: tools that a recovery disabled.
-        budget_usage: recovery budget that was used.
-        ledger_location: run and branch under which the store has the run's effects; None if it has none.
+        budget_usage: used part of the recovery budget.
+        ledger_location: run and branch of the run's effects in the store; None without stored effects.
         completed_effects: the effects that have completed.
         history: the client's items, if the client names a response instead of resending them.
         shared_history_keys: keys under which other processes find that history.
-        root_response_id: ID of the response that ended a history which the guard has not seen.
+        root_response_id: ID of the last response of a history before the conversation, on the server.
     """
 
     abandoned_turns: frozenset[str] = frozenset()
@@ -53,10 +53,8 @@ class HistoryEdits:
 
 def build_turn_key(adapter: ApiAdapter, items: Sequence[Item]) -> str:
     """Return the key of a turn; tool results do not change it."""
-    begin = extend_key(
-        b"turn", [item for item in items if not adapter.is_result(item)], adapter.build_item_key
-    )
-    return begin.hex()
+    key = extend_key(b"turn", [item for item in items if not adapter.is_result(item)], adapter.build_item_key)
+    return key.hex()
 
 
 def build_shared_state(
@@ -64,7 +62,7 @@ def build_shared_state(
 ) -> dict[str, Any] | None:
     """Return the state that another process needs to continue a conversation; None if its history suffices.
 
-    Beside the edits, the state contains:
+    In addition to the edits, the state contains:
 
     - ``effects``: the location of the effect ledger.
     - ``items``: the items since the last request, if the client continues by response ID. They are stored
@@ -152,11 +150,13 @@ def parse_edits(data: Mapping[str, Any]) -> HistoryEdits:
             root_response_id=None if data.get("root") is None else str(data["root"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"no edits of a conversation ({type(error).__name__})", field="session") from None
+        raise FormatError(
+            f"not valid edits of a conversation ({type(error).__name__})", field="session"
+        ) from None
 
 
 def _parse_ledger_location(value: Any) -> tuple[str, str] | None:
     if value is None:
         return None
-    run, line = value
-    return str(run), str(line)
+    run, branch = value
+    return str(run), str(branch)

@@ -47,7 +47,7 @@ class InterceptorServices(Protocol):
 
 
 class HistorySync:
-    """Base class of `GuardedRequest` that keeps the branch and the session in step with the client's history.
+    """Base class of `GuardedRequest` that synchronises the branch and the session with the client's history.
 
     Args:
         services: services of the interceptor.
@@ -131,7 +131,7 @@ class HistorySync:
     def _build_turn_step(self, items: Sequence[Item], *, is_answer: bool) -> Step:
         """Convert a turn to a step; reuse the judged step if the client resends the answer unchanged.
 
-        If the client changed the form of the answer, e.g. of a missing text, its tokens and model remain.
+        If the client changed the form of the answer, keep its token usage and model.
         """
         answer_step, answer_length = self._conversation.answer_step, len(self._conversation.answer)
         if (
@@ -153,7 +153,7 @@ class HistorySync:
         self.session.commit(step)
 
     def _record_calls(self, step: Step) -> None:
-        """Record the calls of a step in the ledger; also of an abandoned turn, since they were executed."""
+        """Record the calls of a step in the ledger, also those of an abandoned turn, which were executed."""
         results = {observation.call_id: observation.content for observation in step.observations}
         for call in step.tool_calls:
             claim = self._conversation.claims.pop(call.id, None)
@@ -163,16 +163,16 @@ class HistorySync:
                 self.session.end_tool(claim, results[call.id])
 
     def _apply_plan(self, plan: RecoveryPlan) -> None:
-        """Apply to the branch a plan that the session has already executed."""
-        line = self._conversation.branch
+        """Apply a plan that the session has executed to the branch."""
+        branch = self._conversation.branch
         for action in plan.actions:
             if isinstance(action, Rewind):
                 self._truncate(max(0, self._conversation.step_offset + action.to_step))
             elif isinstance(action, Restart):
                 self._truncate(self._find_first_answer())
-                line.add_guard_item(self.adapter.build_guard_item(action.note))
+                branch.add_guard_item(self.adapter.build_guard_item(action.note))
             elif isinstance(action, SendMessage):
-                line.add_guard_item(self.adapter.build_guard_item(action.text))
+                branch.add_guard_item(self.adapter.build_guard_item(action.text))
             elif isinstance(action, Repair):
                 self._apply_repair(action)
             elif isinstance(action, DisableTools):
@@ -191,13 +191,13 @@ class HistorySync:
 
     def _apply_repair(self, repair: Repair) -> None:
         """Replace the text of a tool result in the branch."""
-        line, step = self._conversation.branch, self._conversation.step_offset + repair.step
-        if step < 0:  # the client has dropped the step
+        branch, step = self._conversation.branch, self._conversation.step_offset + repair.step
+        if step < 0:  # the client has removed the step from its history
             return
-        items = resolve_items(line.steps[step].items, self._history)
+        items = resolve_items(branch.steps[step].items, self._history)
         results = [place for place, item in enumerate(items) if self.adapter.is_result(item)]
-        result_place = results[int(repair.field.partition("[")[2].rstrip("]"))]
-        line.replace_item(
+        result_place = results[repair.index]
+        branch.replace_item(
             step, result_place, self.adapter.replace_result_text(items[result_place], repair.text)
         )
 
@@ -216,11 +216,11 @@ def count_turns_before_task(prompt_flags: Sequence[bool], *, is_new_run: bool) -
     """Return the number of turns before the latest task.
 
     Args:
-        prompt_flags: for each turn, True if it is a user or system prompt.
-        is_new_run: True if the turns follow a finished run. If False and only prompts precede the task, these
+        prompt_flags: for each turn, whether it is a user or system prompt.
+        is_new_run: whether the turns follow a finished run. If not, and only prompts precede the task, these
             prompts are part of the run.
     """
-    task_index = max((place for place, is_given in enumerate(prompt_flags) if is_given), default=None)
+    task_index = max((place for place, is_prompt in enumerate(prompt_flags) if is_prompt), default=None)
     if task_index is None:
         return len(prompt_flags) if is_new_run else 0
     while task_index and prompt_flags[task_index - 1]:
@@ -247,8 +247,10 @@ _RANDOM_ID = re.compile(r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{8,}")
 
 def build_answer_key(adapter: ApiAdapter, items: Sequence[Item], seed: str) -> bytes:
     """Return the key of a conversation whose client received these items as its last answer."""
-    begin = hashlib.sha256(b"answer\0" + seed.encode(errors="surrogatepass")).digest()
-    return extend_key(begin, [item for item in items if not adapter.is_result(item)], adapter.build_item_key)
+    prefix_key = hashlib.sha256(b"answer\0" + seed.encode(errors="surrogatepass")).digest()
+    return extend_key(
+        prefix_key, [item for item in items if not adapter.is_result(item)], adapter.build_item_key
+    )
 
 
 def find_last_turn(adapter: ApiAdapter, history: Sequence[Item]) -> tuple[int, int] | None:
@@ -260,7 +262,7 @@ def find_last_turn(adapter: ApiAdapter, history: Sequence[Item]) -> tuple[int, i
 
 
 def has_random_call_ids(adapter: ApiAdapter, turn: Sequence[Item]) -> bool:
-    """Return whether call IDs of a turn are unique across runs; some servers only count them."""
+    """Return whether the call IDs of a turn are unique across runs; some servers number the calls."""
     ids = [call.id for call in adapter.build_step(turn, "").tool_calls]
     return any(_RANDOM_ID.search(id or "") for id in ids)
 
@@ -270,11 +272,11 @@ def rebuild_branch(
 ) -> None:
     """Rebuild the branch of a conversation from a history that ends with its last answer and results.
 
-    The session's steps are matched from the end of the branch. How much of the earlier history agrees is
-    unknown, so a rollback counts its target step from the end.
+    The session's steps are matched from the end of the branch, because the earlier history may differ. A
+    rollback therefore counts its target step from the end.
     """
     abandoned_call_ids = _collect_abandoned_call_ids(conversation)
-    line, guard_items_by_calls = (
+    branch, guard_items_by_calls = (
         ConversationBranch(),
         {tuple(ids): branch_step.guard_items for ids, branch_step in _list_steps_with_calls(conversation)},
     )
@@ -284,10 +286,10 @@ def rebuild_branch(
         if ids and abandoned_call_ids.issuperset(ids):
             continue
         is_prompt = step.source in (Source.USER, Source.SYSTEM)
-        line.add_step(BranchStep(items=list(range(start, end)), is_prompt=is_prompt))
-        line.steps[-1].guard_items = guard_items_by_calls.get(ids, []) if ids else []
-    line.pending_guard_items = conversation.branch.pending_guard_items
-    conversation.branch, conversation.step_offset = line, len(line) - len(conversation.session)
+        branch.add_step(BranchStep(items=list(range(start, end)), is_prompt=is_prompt))
+        branch.steps[-1].guard_items = guard_items_by_calls.get(ids, []) if ids else []
+    branch.pending_guard_items = conversation.branch.pending_guard_items
+    conversation.branch, conversation.step_offset = branch, len(branch) - len(conversation.session)
     conversation.processed_item_count = adapter.split_turns(history, 0)[-1][0]
 
 
@@ -318,10 +320,10 @@ def select_context_steps(adapter: ApiAdapter, items: Sequence[Item], agent: str)
 
 
 class HistoryRewriteWarning:
-    """Warning about a client that rewrites its history, so that its requests cannot be joined to a run.
+    """Warning about a client that rewrites its history, so that each of its requests begins a new run.
 
     Args:
-        max_tasks: number of tasks that are remembered.
+        max_tasks: maximum number of tasks in memory.
     """
 
     def __init__(self, max_tasks: int) -> None:
@@ -347,8 +349,8 @@ class HistoryRewriteWarning:
         if task_end < len(items) and key in self._task_keys:
             self._is_logged = True
             _LOGGER.warning(
-                "a client rewrites its history, so its requests cannot be joined to a run: each one begins a "
-                "new run, and a loop over several requests is not found. Guard the agent by the integration "
-                "of its framework, or set the header agentguard-run, which bounds the recoveries of the run"
+                "a client rewrites its history, so each of its requests begins a new run, and detectors cannot "
+                "find a loop over several requests. Guard the agent with the integration of its framework, or "
+                "set the header agentguard-run, which bounds the recoveries of the run"
             )
         self._task_keys[key] = None

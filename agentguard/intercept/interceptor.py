@@ -1,4 +1,4 @@
-"""Interceptor: assigns requests to conversations and starts the sessions of their runs."""
+"""Interceptor: assignment of requests to conversations, and start of the sessions of their runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _MAX_CACHED_BYTES: Final = 65_536
 
 @dataclass(slots=True, kw_only=True)
 class _NamedRun:
-    """Runs to which clients gave the same name.
+    """Runs with the same name.
 
     Attributes:
         count: number of runs with the name.
@@ -76,10 +76,10 @@ class Interceptor:
         guard: the guard whose rules apply.
         agent: name of the agent in the trajectory.
         on_run: called with the session of each run when the run begins.
-        max_conversations: number of conversations that are kept between their requests.
-        max_conversation_bytes: upper bound on the total size of their last requests.
+        max_conversations: maximum number of conversations in memory.
+        max_conversation_bytes: maximum total size of their last requests.
         run_name_suffix: suffix of the IDs of named runs; it must differ between processes that write to one
-            store, since a run replaces the stored run with its ID.
+            store, because a run replaces the stored run with its ID.
         create_session: creates the session of a run from a trajectory without steps; by default the guard's.
         save_edits: stores the edits of a conversation for another process that may continue it.
     """
@@ -109,8 +109,8 @@ class Interceptor:
         self._run_name_suffix = run_name_suffix
         self._named_runs = BoundedMap[str, _NamedRun](max_conversations)
         self._rewrite_warning = HistoryRewriteWarning(max_conversations)
-        # A generator seeded once: asking the system for each ID costs more than the rest of a short run.
-        self._id_generator = random.Random(os.urandom(16))  # noqa: S311  ids tell runs apart, and guard nothing
+        # The generator is seeded once: a system call for each ID costs more than the rest of a short run.
+        self._id_generator = random.Random(os.urandom(16))  # noqa: S311  the IDs are not secrets
 
     @property
     def fails_closed(self) -> bool:
@@ -138,8 +138,8 @@ class Interceptor:
         Args:
             adapter: adapter of the API.
             body: request body; it is not changed.
-            run_name: name that the client gave to the run; empty if it gave none.
-            is_retry: True if the client repeats a request because it did not get the answer.
+            run_name: client's name of the run; empty without a name.
+            is_retry: whether the client repeats a request because it did not get the answer.
             edits: edits from another process; used if the conversation is new in this process.
             size_bytes: size of the request.
             keys: result of `build_history_keys`, if the caller has it.
@@ -209,7 +209,7 @@ class Interceptor:
         Args:
             adapter: adapter of the API.
             body: request body.
-            run_name: name that the client gave to the run.
+            run_name: client's name of the run.
             known_keys: keys of an earlier request whose history is a prefix of this history.
         """
         seed = f"{run_name}\0{body.get('previous_response_id') or ''}"
@@ -251,7 +251,7 @@ class Interceptor:
         return [] if answer in self.conversations else [likely_keys[0], answer, *likely_keys[1:]]
 
     def has_run(self, run_name: str) -> bool:
-        """Return whether a client gave this name to a run."""
+        """Return whether a run has this name."""
         return run_name in self._named_runs
 
     def continues_conversation(self, body: Mapping[str, Any]) -> bool:
@@ -282,7 +282,7 @@ class Interceptor:
     def end_idle(self, idle_s: float) -> int:
         """End the runs that have waited longer than ``idle_s`` seconds; return the number of ended runs.
 
-        These runs skip the acceptance test and the safety assessor, since they have no final output.
+        These runs skip the acceptance test and the safety assessor, because they have no final output.
         """
         ended = 0
         for conversation in self.conversations.pop_idle(idle_s):
@@ -291,7 +291,7 @@ class Interceptor:
         return ended
 
     def _end_run(self, conversation: Conversation) -> None:
-        """End the run of a conversation that gets no further request."""
+        """End the run of a conversation that the cache has removed."""
         session = conversation.session
         if not session.has_ended:
             session.config = replace(session.config, acceptance_function=None, safety_assessor=None)
@@ -300,7 +300,7 @@ class Interceptor:
     def _match_last_turn(
         self, adapter: ApiAdapter, items: Sequence[Item], run_name: str
     ) -> Conversation | None:
-        """Find the only conversation whose last answer ends the history, and resume it."""
+        """Resume the conversation whose last answer ends the history; return None unless it is unique."""
         last_turn = find_last_turn(adapter, items)
         if last_turn is None:
             return None
@@ -335,8 +335,8 @@ class Interceptor:
     def _assign_account(self, session: Session, run_name: str, *, is_continued: bool) -> None:
         """Continue the budget of a named run in a new session.
 
-        A client that rewrites its history begins a session with each request. With a budget for each session,
-        a loop of that client has no bound.
+        A client that rewrites its history begins a session with each request. A separate budget for each
+        session would not bound a loop of that client.
         """
         named = self._named_runs[run_name]
         if is_continued and named.account is not None:

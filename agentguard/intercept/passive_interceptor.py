@@ -1,6 +1,6 @@
-"""Passive interception: assign completed requests to runs without deciding about their answers.
+"""Passive interception: assignment of completed requests to runs, without verdicts on their answers.
 
-No branch is kept, since passive interception never rolls back. Each turn is read once, when it is new.
+Passive interception has no branch, because it never rolls back. It converts each turn once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class PassiveRequest(GuardedRequest):
 
     def prepare(self, edits: HistoryEdits | None = None) -> None:
         """Commit the new turns."""
-        del edits  # a completed request cannot be edited
-        conversation, dialect, history, agent = (
+        del edits  # the guard cannot edit a completed request
+        conversation, adapter, history, agent = (
             self._conversation,
             self.adapter,
             self._history,
@@ -56,7 +56,7 @@ class PassiveRequest(GuardedRequest):
             steps, conversation.pending_steps = conversation.pending_steps, []
         else:
             steps = _build_new_steps(
-                dialect,
+                adapter,
                 history,
                 agent,
                 processed_item_count=conversation.processed_item_count,
@@ -66,8 +66,10 @@ class PassiveRequest(GuardedRequest):
                 steps[0] = add_usage(steps[0], answer.usage, answer.model)
         if conversation.is_finished:
             run_id = self._services.begin_next_run(conversation)
-            basis = _select_context_steps(dialect, history, agent, [conversation.first_step, *steps])
-            conversation.session = self._services.start_session(dialect, self.request_body, basis, run_id)
+            context_steps = _select_context_steps(adapter, history, agent, [conversation.first_step, *steps])
+            conversation.session = self._services.start_session(
+                adapter, self.request_body, context_steps, run_id
+            )
         for step in steps:
             conversation.session.commit(step)
         conversation.session.check_boundary()
@@ -112,7 +114,7 @@ class PassiveInterceptor(Interceptor):
 def _build_new_steps(
     adapter: ApiAdapter, history: Sequence[Item], agent: str, *, processed_item_count: int, is_new_run: bool
 ) -> list[Step]:
-    """Return the new steps; the steps before the task of a new run are not parsed."""
+    """Return the new steps, without those before the task of a new run."""
     turns = adapter.split_turns(history, processed_item_count)
     if is_new_run or not processed_item_count:
         prompt_flags = [adapter.is_prompt(history[start:end]) for start, end in turns]
@@ -123,14 +125,14 @@ def _build_new_steps(
 def _select_context_steps(
     adapter: ApiAdapter, history: Sequence[Item], agent: str, steps: list[Step]
 ) -> list[Step]:
-    """Return the given steps if they contain a user prompt, else those of `select_context_steps`."""
+    """Return ``steps`` if they contain a user prompt, otherwise those of `select_context_steps`."""
     has_user_step = any(step.source is Source.USER for step in steps[1:])
     return steps if has_user_step else select_context_steps(adapter, history, agent)
 
 
 _NO_CAPABILITIES: Final = Capabilities()
 _EMPTY_LEDGER: Final = EffectLedger()
-"""Shared by all passive sessions: they make no entries."""
+"""Ledger of all passive sessions, which make no entries."""
 
 _ALWAYS_RUN: Final = EffectClaim(
     decision=ExecutionDecision.RUN, effect=Effect(key="", occurrence=0, tool="", arguments={}, step=0)
@@ -150,9 +152,9 @@ class StepSink(Protocol):
 
 
 class PassiveSession(Session):
-    """Session that only records: its events are those of a `Session`, and none leads to a plan.
+    """Session that records steps and never has a plan.
 
-    It creates neither a budget account nor its own ledger, since most such runs have only two steps. No
+    It creates neither a budget account nor its own ledger, because most such runs have only two steps. No
     detector runs during the session; the receiver of the steps runs the detectors after the end.
 
     Args:
@@ -173,7 +175,7 @@ class PassiveSession(Session):
 
     @property
     def run(self) -> Trajectory:
-        """The run as recorded so far; without its steps once it has ended."""
+        """The run so far; without its steps after its end."""
         return replace(self._meta, steps=tuple(self._steps))
 
     def __len__(self) -> int:
@@ -181,12 +183,12 @@ class PassiveSession(Session):
         return len(self._steps)
 
     def check_boundary(self) -> RecoveryPlan | None:
-        """Start the next turn; return None, since a passive session has no plans."""
+        """Start the next turn; return None, because a passive session has no plans."""
         self.start_turn()
         return None
 
     def begin_tool(self, tool: str, arguments: Mapping[str, Any]) -> EffectClaim:
-        """Return a claim that permits the call, since the tool has already run."""
+        """Return a claim that permits the call, because the tool has already run."""
         del tool, arguments
         return _ALWAYS_RUN
 
@@ -206,12 +208,12 @@ class PassiveSession(Session):
         """Do nothing: no detector runs during the session."""
 
     def end(self, *, is_refusable: bool = True) -> None:
-        """End the run and release its steps, since its conversation may wait; a second call does nothing."""
+        """End the run and release its steps; a second call has no effect."""
         del is_refusable
         if self.has_ended:
             return
         self.has_ended = True
         self._sink.end()
-        for told in self.config.run_end_observers:
-            self.run_safely(told, self.run, ())
+        for observer in self.config.run_end_observers:
+            self.run_safely(observer, self.run, ())
         self._steps = []

@@ -1,8 +1,8 @@
-"""Buffer for streamed answers: holds back events that the client must not see before the verdict.
+"""Buffer for streamed answers: events that the client must not receive before the verdict.
 
-Text is forwarded at once. Events are held from the first tool call or the end of the answer on, until the
-answer is complete and judged. An accepted answer is forwarded. After a rejection the model is called again,
-and the events of its next answer continue the same answer. Subclasses implement the event types of an API.
+The buffer forwards text at once. It buffers events from the first tool call, or from the end of the answer,
+until the verdict. It forwards an accepted answer. After a rejection the caller repeats the request, and the
+events of the next answer continue the same answer. Subclasses implement the event types of an API.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PARSE_ERRORS = (TypeError, AttributeError, ValueError)
 
 
 class EventStreamBuffer(ABC):
-    """Buffer for one stream to the client and all answers that are requested for it.
+    """Buffer for one stream to the client, and for all answers to its request.
 
     Args:
         request: the request that judges the answers.
         candidate_request: functions that request further candidates.
-        buffer_all: hold text too, so that the client sees nothing of a rejected answer.
+        buffer_all: buffer text too, so that the client receives no part of a rejected answer.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class EventStreamBuffer(ABC):
         ), decision
 
     def build_answer(self) -> dict[str, Any] | None:
-        """Return the answer without judging it, for passive interception; None if it is an error.
+        """Return the answer without a verdict, for passive interception; None if it is an error.
 
         Raises:
             EOFError: the answer is incomplete.
@@ -80,7 +80,7 @@ class EventStreamBuffer(ABC):
         return None if self._has_error_event else self._build_payload()
 
     def flush(self) -> bytes:
-        """Return all held events, without a verdict."""
+        """Return all buffered events, without a verdict."""
         buffered_events, self._buffered_events = self._buffered_events, []
         return (
             b"".join([self._try_rewrite_event(event, value) for event, value in buffered_events])
@@ -93,9 +93,9 @@ class EventStreamBuffer(ABC):
 
     @abstractmethod
     def _handle_event(self, event: bytes, value: dict[str, Any]) -> None:
-        """Process an event; set ``_is_buffering`` if this and later events are to be held.
+        """Process an event; set ``_is_buffering`` to buffer this and later events.
 
-        ``value`` is only partly parsed. Use `parse_event` for data that is kept and may be sent again.
+        ``value`` is only partly parsed. Use `parse_event` for data that may be sent again.
         """
 
     def _handle_other_event(self, event: bytes) -> None:
@@ -104,7 +104,7 @@ class EventStreamBuffer(ABC):
 
     @abstractmethod
     def _rewrite_event(self, event: bytes, value: dict[str, Any]) -> bytes:
-        """Return the event as the client gets it: unchanged, or as part of the answer that began first."""
+        """Return the event for the client: unchanged, or as part of the first answer of the stream."""
 
     @abstractmethod
     def _build_payload(self) -> dict[str, Any]:
@@ -118,11 +118,11 @@ class EventStreamBuffer(ABC):
 
     @abstractmethod
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
-        """Encode the events of an answer that replaces the held one."""
+        """Encode the events of an answer that replaces the buffered one."""
 
     @abstractmethod
     def _begin_retry(self) -> bytes:
-        """Prepare for another answer; return the bytes that the client gets in between."""
+        """Prepare for another answer; return the bytes that the client gets before it."""
 
     @abstractmethod
     def _encode_final_answer(self) -> bytes:

@@ -1,8 +1,8 @@
 """Adapter of Anthropic's Messages API.
 
 A user message may contain several tool results and text. The adapter splits it: each result is an item, and
-the rest of the message is another. When it changes a request, it merges the items again, results first, as
-the API requires. Thinking blocks and their signatures are never changed.
+the rest of the message is another. If it changes a request, it merges the items again, with results first, as
+the API requires. It never changes thinking blocks and their signatures.
 (Source: platform.claude.com/docs, "Messages", "Tool use", "Extended thinking".)
 """
 
@@ -223,8 +223,10 @@ def _merge_user_items(items: Sequence[Item]) -> list[Item]:
 def _get_result_block(item: Item) -> Item:
     """Return the block of a tool result; empty if the item is not a tool result."""
     content = item.get("content")
-    alone = isinstance(content, list) and len(content) == 1 and _get_type(content[0]) == "tool_result"
-    return content[0] if alone and content else {}
+    if isinstance(content, list) and len(content) == 1 and _get_type(content[0]) == "tool_result":
+        block: Item = content[0]
+        return block
+    return {}
 
 
 def _get_blocks(item: Item) -> list[Any]:
@@ -237,7 +239,7 @@ def _get_type(block: Any) -> str:
 
 
 def _is_client_call(block: Any) -> bool:
-    """Return whether the client has to execute a block; server tools are excluded."""
+    """Return whether a block is a call that the client executes; calls of server tools are not."""
     return _get_type(block) == "tool_use"
 
 
@@ -308,6 +310,3 @@ def _is_same_call(block: Item, call: ToolCall) -> bool:
     return block.get("name") == call.name and canonicalize_json(block.get("input")) == canonicalize_json(
         call.arguments
     )
-
-
-__all__ = ["AnthropicAdapter"]

@@ -1,8 +1,8 @@
 """Stream buffer of the Messages API.
 
-Text and thinking are forwarded at once. Events are held from the first block that the client has to execute,
-or from the stop reason, until the verdict. The blocks of a further answer continue the same message: its ID
-stays, and blocks are numbered consecutively.
+The buffer forwards text and thinking at once. It buffers events from the first call of a client tool, or from
+the stop reason, until the verdict. The blocks of a further answer continue the same message: its ID stays,
+and blocks are numbered consecutively.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentguard.intercept.guarded_request import AnswerSource, CandidateRequest,
 from agentguard.intercept.stream_buffer import EventStreamBuffer
 from agentguard.model_api.sse import encode_event, parse_event
 
-MessageEvent = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 def encode_message_stream(payload: Mapping[str, Any]) -> bytes:
@@ -28,13 +28,13 @@ def encode_message_stream(payload: Mapping[str, Any]) -> bytes:
     return b"".join(encode_event(event, include_name=True) for event in events)
 
 
-def build_start_event(payload: Mapping[str, Any]) -> MessageEvent:
+def build_start_event(payload: Mapping[str, Any]) -> JsonObject:
     """Build the event that starts a message."""
     message = {**payload, "content": [], "stop_reason": None, "stop_sequence": None}
     return {"type": "message_start", "message": message}
 
 
-def build_block_events(block: Mapping[str, Any], index: int) -> list[MessageEvent]:
+def build_block_events(block: Mapping[str, Any], index: int) -> list[JsonObject]:
     """Return the events of a block; a block of an unknown type starts with its whole content."""
     empty, deltas = _split_block(block)
     return [
@@ -44,7 +44,7 @@ def build_block_events(block: Mapping[str, Any], index: int) -> list[MessageEven
     ]
 
 
-def build_end_events(payload: Mapping[str, Any]) -> list[MessageEvent]:
+def build_end_events(payload: Mapping[str, Any]) -> list[JsonObject]:
     """Return the events that end a message."""
     output_tokens = (payload.get("usage") or {}).get("output_tokens") or 0
     delta = {"stop_reason": payload.get("stop_reason"), "stop_sequence": payload.get("stop_sequence")}
@@ -54,7 +54,7 @@ def build_end_events(payload: Mapping[str, Any]) -> list[MessageEvent]:
     ]
 
 
-def apply_delta(block: MessageEvent, delta: Mapping[str, Any]) -> None:
+def apply_delta(block: JsonObject, delta: Mapping[str, Any]) -> None:
     """Apply a delta to its block; the JSON text of a tool input accumulates under ``partial``."""
     match delta.get("type"):
         case "text_delta":
@@ -69,7 +69,7 @@ def apply_delta(block: MessageEvent, delta: Mapping[str, Any]) -> None:
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
 
 
-def finish_block(block: MessageEvent) -> MessageEvent:
+def finish_block(block: JsonObject) -> JsonObject:
     """Return a block after its last delta; an input that is not valid JSON stays text."""
     text = block.pop("partial", "")
     if text:
@@ -80,11 +80,11 @@ def finish_block(block: MessageEvent) -> MessageEvent:
     return block
 
 
-def _split_block(block: Mapping[str, Any]) -> tuple[MessageEvent, list[MessageEvent]]:
+def _split_block(block: Mapping[str, Any]) -> tuple[JsonObject, list[JsonObject]]:
     """Split a block into its initial state and its deltas."""
     match block.get("type"):
         case "text":
-            deltas: list[MessageEvent] = [{"type": "text_delta", "text": block.get("text") or ""}]
+            deltas: list[JsonObject] = [{"type": "text_delta", "text": block.get("text") or ""}]
             deltas += (
                 {"type": "citations_delta", "citation": citation} for citation in block.get("citations") or ()
             )
@@ -98,9 +98,6 @@ def _split_block(block: Mapping[str, Any]) -> tuple[MessageEvent, list[MessageEv
             text = json.dumps(block.get("input") or {}, separators=(",", ":"))
             return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
     return dict(block), []
-
-
-JsonObject = dict[str, Any]
 
 
 class AnthropicStreamBuffer(EventStreamBuffer):

@@ -45,7 +45,7 @@ class ChatAdapter:
         return list(body["messages"])
 
     def build_item_key(self, item: Item) -> bytes:
-        """Return the key of an item. It ignores fields that clients add or drop when they resend answers."""
+        """Return the key of an item, without fields that clients add or drop when they resend answers."""
         role = item.get("role")
         if role != "assistant":
             return encode_canonical([role, item.get("name"), item.get("tool_call_id"), item.get("content")])
@@ -223,7 +223,7 @@ def _build_call_key(call: Mapping[str, Any]) -> list[Any]:
 
 
 def parse_arguments_key(text: Any) -> Any:
-    """Parse arguments, so that spaces and key order do not matter; return invalid JSON unchanged."""
+    """Return parsed arguments for comparisons without spaces and key order; invalid JSON stays text."""
     try:
         return orjson.loads(text)
     except ValueError:

@@ -57,12 +57,12 @@ class ChatStreamBuffer(EventStreamBuffer):
 
     @property
     def _visible_text(self) -> str:
-        """Return the text of all answers that the client has seen."""
+        """Return the text of all answers that the client has received."""
         return self._earlier_text + "".join(self._content_parts[: self._forwarded_count])
 
     @property
     def _buffered_text(self) -> str:
-        """Return the text of the current answer that the client has not seen."""
+        """Return the text of the current answer that the client has not received."""
         return "" if self._forwarded_count is None else "".join(self._content_parts[self._forwarded_count :])
 
     def _handle_other_event(self, event: bytes) -> None:
@@ -83,7 +83,7 @@ class ChatStreamBuffer(EventStreamBuffer):
         data = b""
         if source == "other":
             data = self._begin_retry()
-        else:  # the client has seen part of its text; only the buffered rest is sent
+        else:  # the client has part of the text; send only the buffered rest
             choice = payload["choices"][0]
             message = {**choice["message"], "content": self._buffered_text or None}
             payload = {**payload, "choices": [{**choice, "message": message}]}
@@ -157,7 +157,7 @@ class ChatStreamBuffer(EventStreamBuffer):
         return self._rewrite_chunk(parse_event(event) or value)
 
     def _rewrite_chunk(self, chunk: dict[str, Any]) -> bytes:
-        """Rewrite a chunk of another answer as a chunk of the answer that began first."""
+        """Rewrite a chunk of another answer as a chunk of the first answer of the stream."""
         choices = chunk.get("choices") or []
         for choice in choices:
             delta = choice.get("delta") or {}
