@@ -349,8 +349,8 @@ class HistoryRewriteWarning:
         if task_end < len(items) and key in self._task_keys:
             self._is_logged = True
             _LOGGER.warning(
-                "a client rewrites its history, so each of its requests begins a new run, and detectors cannot "
-                "find a loop over several requests. Guard the agent with the integration of its framework, or "
-                "set the header agentguard-run, which bounds the recoveries of the run"
+                "a client rewrites its history, so each of its requests begins a new run, and detectors "
+                "cannot find a loop over several requests. Guard the agent with the integration of its "
+                "framework, or set the header agentguard-run, which bounds the recoveries of the run"
             )
         self._task_keys[key] = None

@@ -11,8 +11,8 @@ from agentguard.backends.base import Response
 from agentguard.guard import Guard
 from agentguard.intercept.api_adapter import ApiAdapter
 from agentguard.intercept.conversation import Conversation
-from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.guarded_apis import GUARDED_APIS
+from agentguard.intercept.guarded_request import GuardedRequest
 from agentguard.intercept.history_edits import HistoryEdits, parse_edits
 from agentguard.intercept.interceptor import CAPABILITIES, Interceptor
 from agentguard.recover.acceptance.acceptance_record import record_acceptance
