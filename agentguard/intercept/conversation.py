@@ -174,8 +174,8 @@ class Conversation:
 _MAX_ACTIVE_CONVERSATIONS: Final = 64
 """Number of waiting conversations whose sessions keep their detectors in memory."""
 
-_KeyIndex = dict[bytes, dict[int, Conversation]]
-"""Conversations by key and by `id`, oldest first; several clients may send the same history."""
+_KeyIndex = dict[bytes, list[Conversation]]
+"""Conversations by key, oldest first; several clients may send the same history."""
 
 
 class ConversationCache:
@@ -219,20 +219,20 @@ class ConversationCache:
         with self._lock:
             for key in reversed(keys):
                 if key in self._by_continuation_key:
-                    return self._remove(next(reversed(self._by_continuation_key[key].values())))
+                    return self._remove(self._by_continuation_key[key][-1])
             return None
 
     def pop_unique(self, key: bytes) -> Conversation | None:
         """Remove and return the conversation with this key; None unless exactly one conversation has it."""
         with self._lock:
-            candidates = self._by_continuation_key.get(key, {})
-            return self._remove(*candidates.values()) if len(candidates) == 1 else None
+            candidates = self._by_continuation_key.get(key, ())
+            return self._remove(candidates[0]) if len(candidates) == 1 else None
 
     def pop_retried(self, key: bytes) -> Conversation | None:
         """Remove and return the conversation whose latest answered request had this key, or None."""
         with self._lock:
             candidates = self._by_retry_key.get(key)
-            return self._remove(next(reversed(candidates.values()))) if candidates else None
+            return self._remove(candidates[-1]) if candidates else None
 
     def put(
         self, conversation: Conversation, continuation_keys: Sequence[bytes], retry_key: bytes = b""
@@ -247,9 +247,9 @@ class ConversationCache:
             self._waiting[id(conversation)] = self._active[id(conversation)] = conversation
             self._total_bytes += conversation.size_bytes
             for key in conversation.continuation_keys:
-                self._by_continuation_key.setdefault(key, {})[id(conversation)] = conversation
+                self._by_continuation_key.setdefault(key, []).append(conversation)
             if retry_key:
-                self._by_retry_key.setdefault(retry_key, {})[id(conversation)] = conversation
+                self._by_retry_key.setdefault(retry_key, []).append(conversation)
             evicted_conversations = []
             while self._is_over_limit():
                 evicted_conversations.append(self._remove(next(iter(self._waiting.values()))))
@@ -288,9 +288,11 @@ class ConversationCache:
 
 
 def _remove_from_index(index: _KeyIndex, key: bytes, conversation: Conversation) -> None:
-    entries = index.get(key)
-    if entries is not None and entries.pop(id(conversation), None) is not None and not entries:
-        del index[key]
+    entries = index.get(key, [])
+    if conversation in entries:
+        entries.remove(conversation)
+        if not entries:
+            del index[key]
 
 
 def encode_canonical(value: Any) -> bytes:
