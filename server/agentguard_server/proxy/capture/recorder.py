@@ -353,16 +353,17 @@ class CollectorRunLog:
 
     def __init__(self, client: CollectorClient, tenant: str) -> None:
         self._client, self._tenant = client, tenant
-        self._run_id, self._header, self._known_disconnects = "", b"", 0
+        self._run_id, self._known_disconnects = "", 0
+        self._header: Mapping[str, Any] = {}  # shares texts and tools with the session; its JSON would not
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Queue an event. Never waits. Raises FormatError if the event is not JSON data."""
         data = dumps(event)
         is_new = event["event"] == "header"
         if is_new:
-            self._run_id, self._header = str(event["id"]), data
+            self._run_id, self._header = str(event["id"]), event
         elif self._known_disconnects < self._client.disconnects:
-            self._enqueue(self._header, is_new=False)
+            self._enqueue(dumps(self._header), is_new=False)
         self._known_disconnects = self._client.disconnects
         self._enqueue(data, is_new=is_new)
 
