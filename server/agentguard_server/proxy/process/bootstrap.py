@@ -48,8 +48,8 @@ class Bootstrap:
         from agentguard_server.proxy.process.services import WorkerServices
 
         self._worker, self._guard = worker, _resolve_guard(settings)
-        self._services = operation = WorkerServices(settings, worker=worker, snapshot_folder=folder)
-        self.pool = Pool(settings.backends, observers=operation.event_observers, hints=operation.health_hints)
+        self._services = services = WorkerServices(settings, worker=worker, snapshot_folder=folder)
+        self.pool = Pool(settings.backends, observers=services.event_observers, hints=services.health_hints)
         self._capture = capture = self._build_capture(settings)
         self._interceptor = self._build_interceptor(settings, self._guard)
         self.app_state = AppState(
@@ -64,8 +64,8 @@ class Bootstrap:
         self._counters = SharedCounters(folder, worker=worker, workers=workers)
         self._spending = _open_spending(settings)
         self.app_state.keyring = self._build_keyring(settings)
-        operation.attach(self.app_state, self.pool, capture=capture)
-        operation.add_status_source("spending", self._describe_spending)
+        services.attach(self.app_state, self.pool, capture=capture)
+        services.add_status_source("spending", self._describe_spending)
 
     def fork_collector(self) -> None:
         """Fork the collector, while this process has one thread and no event loop."""
@@ -143,13 +143,15 @@ class Bootstrap:
         from agentguard_server.proxy.capture.recorder import CaptureRecorder
 
         parent = os.getppid() if settings.listen.workers > 1 else None
-        mark = "" if settings.guard is None or settings.guard.stream_mode == "observe" else "-unguarded"
+        unguarded_suffix = (
+            "" if settings.guard is None or settings.guard.stream_mode == "observe" else "-unguarded"
+        )
         return CaptureRecorder(
             settings.capture,
             self._guard or GuardOptions(),
             worker=self._worker,
             parent=parent,
-            run_name_suffix=mark + _build_run_name_suffix(settings, is_per_worker=False),
+            run_name_suffix=unguarded_suffix + _build_run_name_suffix(settings, is_per_worker=False),
         )
 
     def _build_interceptor(self, settings: ProxySettings, guard: GuardOptions | None) -> InlineGuard | None:
@@ -157,14 +159,12 @@ class Bootstrap:
             return None
         from agentguard_server.proxy.guard.inline_guard import InlineGuard
 
-        log = None if self._capture is None else self._capture.client
-        held = self._services.cluster
-        shared = None if held is None else held.conversations
+        cluster = self._services.cluster
         return InlineGuard(
             guard,
-            run_log_factory=log,
+            run_log_factory=None if self._capture is None else self._capture.client,
             run_name_suffix=_build_run_name_suffix(settings, is_per_worker=True),
-            conversations=shared,
+            conversations=None if cluster is None else cluster.conversations,
         )
 
 

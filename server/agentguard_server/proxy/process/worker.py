@@ -38,7 +38,8 @@ def run_worker(
         listener: listening socket; closed at the end.
         on_ready: called when the worker accepts requests.
         worker: number of this process.
-        parent: process ID of the supervisor, with which the worker ends; None for a single worker.
+        parent: process ID of the supervisor; the worker stops when that process has ended. None for a single
+            worker.
         folder: folder that the workers share; None for a single worker.
 
     Raises:
