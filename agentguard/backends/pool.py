@@ -25,7 +25,7 @@ from agentguard.backends.membership import PoolMembership
 from agentguard.backends.quorum import QuorumReader
 from agentguard.backends.replica import Connect
 from agentguard.backends.status import describe_backends
-from agentguard.backends.stream_resumption.resumer import RESUMABLE_APIS, ResumableStream
+from agentguard.backends.stream_resumption import RESUMABLE_APIS, ResumableStream
 from agentguard.errors import Overloaded
 from agentguard.resilience import (
     MONOTONIC,

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from agentguard.backends.base import BackendRequest
-from agentguard.backends.stream_resumption.resumer import (
+from agentguard.backends.stream_resumption import (
     NotResumable,
     build_resume_request,
     parse_partial_response,

@@ -1,1 +1,0 @@
-"""Continuation of interrupted streams at another replica."""
