@@ -148,7 +148,6 @@ def skip(patch: pytest.MonkeyPatch, seconds: float) -> None:
 
 def open_sockets() -> set[str]:
     """Return the inodes of this process's sockets."""
-    gc.collect()
     found = set()
     for name in os.listdir("/proc/self/fd"):
         # A thread of another test may close a descriptor between the listing and the reading.
@@ -163,6 +162,8 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(_whole(main), debug=False)
     until = time.monotonic() + 10
     while not open_sockets() <= before:
+        # Only now, since a collection takes seconds in a process with the objects of all earlier tests.
+        gc.collect()
         # A background thread of another test may have a socket open at this moment.
         assert time.monotonic() < until, "a socket is left"
         time.sleep(0.01)
