@@ -130,6 +130,7 @@ def _generate(part: Body) -> Body:
 @pytest.fixture(autouse=True)
 def event_loop_of_thread() -> Iterator[None]:
     """Provide the loop that `run_sync` of some frameworks would create and leave open."""
+    gc.freeze()  # the collection below visits only objects of this test
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     yield
