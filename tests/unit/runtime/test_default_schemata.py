@@ -70,11 +70,12 @@ def test_confirmed_recoveries_correct_the_diagnosis_and_the_prompts_of_a_later_r
         rules = policy(url, recover={"on_fail": ["rollback"]}, localizer={"name": "fused"})
         with Guard.from_policy(rules, store=store) as guard:
             run_recovered(guard, "a")
+            assert not any("What corrects it" in prompt for prompt in script.prompts())
+            # The judge may be asked about this run before or after its recovery confirms the schema.
             run_recovered(guard, "b")
             (schema,) = SqlSchemaStore(store).load()
             assert (schema.status, schema.confirmed) == (SchemaStatus.ACTIVE, 2)
             asked = len(script.prompts())
-            assert not any("What corrects it" in prompt for prompt in script.prompts())
             run_recovered(guard, "c")
             store.flush()
             (recovery,) = store.list_recoveries("c")
