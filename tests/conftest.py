@@ -1,4 +1,4 @@
-"""Configuration of all tests: tiers, groups of parallel runs, Hypothesis profiles and duration budgets.
+"""Configuration of all tests: tiers, groups of parallel runs, Hypothesis profiles, and budgets of time.
 
 Tiers, by folder:
 
@@ -17,6 +17,7 @@ import gc
 import os
 import tomllib
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,8 @@ TIERS = {
     "e2e": "browser",
     "vllm": "model",
 }
+PROCESSOR_TIME = "processor_time"
+"""Attribute of a report; pytest-xdist sends it from the worker."""
 MODEL_MODULES = {"test_minilm.py"}
 
 # No example is timed, because machine speed varies; benchmarks/ measures speed.
@@ -48,7 +51,7 @@ settings.load_profile("all" if os.environ.get("AGENTGUARD_TEST_ALL") else "landi
 # without this, each such start waits for the retries of the hub's client on a machine without network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-_durations: dict[str, float] = defaultdict(float)
+_processor_times: dict[str, float] = defaultdict(float)
 
 
 def tier_of(path: Path) -> str:
@@ -59,7 +62,7 @@ def tier_of(path: Path) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that checks the duration budgets."""
+    """Add the option that checks the budgets of processor time."""
     parser.addoption("--check-budgets", action="store_true", help="fail if a tier exceeds tests/budgets.toml")
 
 
@@ -85,20 +88,38 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
+def _read_processor_time() -> float:
+    """Return the processor time of this process and of its ended child processes, in seconds."""
+    return sum(os.times()[:4])
+
+
+_processor_time = _read_processor_time()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the processor time since the last phase of a test to the report of this phase."""
+    global _processor_time
+    report = yield
+    before, _processor_time = _processor_time, _read_processor_time()
+    setattr(report, PROCESSOR_TIME, _processor_time - before)
+    return report
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add the duration of a test phase to its tier."""
+    """Add the processor time of a test phase to its tier."""
     path = ROOT.parent / report.location[0]
     if path.is_relative_to(ROOT):
-        _durations[tier_of(path)] += report.duration
+        _processor_times[tier_of(path)] += getattr(report, PROCESSOR_TIME)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the seconds of each tier, summed over the workers, beside their budget."""
+    """Print the processor time of each tier beside its budget."""
     if not config.getoption("--check-budgets"):
         return
     budgets = tomllib.loads((ROOT / "budgets.toml").read_text())["seconds"]
-    terminalreporter.section("seconds of each tier, summed over workers")
-    for tier, seconds in sorted(_durations.items()):
+    terminalreporter.section("processor time of each tier, in seconds")
+    for tier, seconds in sorted(_processor_times.items()):
         note = "" if seconds <= budgets[tier] else "  EXCEEDED"
         terminalreporter.write_line(f"{tier:8} {seconds:6.0f} of {budgets[tier]:6}{note}")
 
@@ -112,5 +133,5 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     ):
         return
     budgets = tomllib.loads((ROOT / "budgets.toml").read_text())["seconds"]
-    if any(seconds > budgets[tier] for tier, seconds in _durations.items()):
+    if any(seconds > budgets[tier] for tier, seconds in _processor_times.items()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
