@@ -1,4 +1,4 @@
-"""Sanitization of text from a run for a terminal."""
+"""Console of the commands, and sanitization of text from a run for it."""
 
 from __future__ import annotations
 

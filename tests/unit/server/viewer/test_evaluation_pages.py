@@ -187,7 +187,7 @@ def test_runs_of_schema_form_one_cluster(tmp_path: Path, client: TestClient) -> 
     assert found["without_schema"][0]["runs"] == 2
     page = client.get("/failures").text
     assert "Suggested fix:" in page
-    assert "1 schemata could not be read" in page
+    assert "1 schema could not be read" in page
 
 
 def test_empty_store_shows_instructions(tmp_path: Path) -> None:
