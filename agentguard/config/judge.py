@@ -113,16 +113,16 @@ class ClassifierSettings(BaseModel):
 
     @field_validator("options", mode="before")
     @classmethod
-    def _parse_options(cls, given: Any) -> Any:
+    def _parse_options(cls, value: Any) -> Any:
         """Restore a bare ``yes`` or ``no``, which YAML reads as true or false."""
-        if isinstance(given, list | tuple):
-            return [_YAML_BOOLEANS.get(one, one) if isinstance(one, bool) else one for one in given]
-        return given
+        if isinstance(value, list | tuple):
+            return [_YAML_BOOLEANS.get(one, one) if isinstance(one, bool) else one for one in value]
+        return value
 
     @field_validator("chosen", mode="before")
     @classmethod
-    def _parse_chosen(cls, given: Any) -> Any:
-        return _YAML_BOOLEANS[given] if isinstance(given, bool) else given
+    def _parse_chosen(cls, value: Any) -> Any:
+        return _YAML_BOOLEANS[value] if isinstance(value, bool) else value
 
 
 class QuestionJudgeSettings(EndpointSettings):

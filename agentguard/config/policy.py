@@ -267,8 +267,8 @@ class Policy(BaseModel):
 
     def _compensates_refusals(self) -> bool:
         """Return whether a refusal of the acceptance test may undo effects."""
-        given = self.list_escalations().get("acceptance", self.recover.on_fail) or ()
-        levels = [given] if isinstance(given, str) else given
+        policy = self.list_escalations().get("acceptance", self.recover.on_fail) or ()
+        levels = [policy] if isinstance(policy, str) else policy
         return any("compensate" in (one if isinstance(one, Mapping) else (one,)) for one in levels)
 
     @model_validator(mode="after")

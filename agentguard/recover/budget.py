@@ -44,11 +44,13 @@ class RecoveryBudget:
     def __post_init__(self) -> None:
         for one in fields(self):
             limit = getattr(self, one.name)
-            whole = one.name != "seconds"
+            is_integer = one.name != "seconds"
             if limit is None:
                 continue
-            if isinstance(limit, bool) or not isinstance(limit, int if whole else int | float):
-                raise ConfigError(f"budget {one.name}: {limit!r} is not a {'whole ' if whole else ''}number")
+            if isinstance(limit, bool) or not isinstance(limit, int if is_integer else int | float):
+                raise ConfigError(
+                    f"budget {one.name}: {limit!r} is not a {'whole ' if is_integer else ''}number"
+                )
             if limit < 0 or not math.isfinite(limit):
                 raise ConfigError(f"budget {one.name}: {limit!r} is out of range, expected 0 or more")
 

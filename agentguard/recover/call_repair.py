@@ -57,18 +57,20 @@ def repair_turn(turn: Step, run: Trajectory) -> tuple[tuple[Repair, ...], str] |
     view = RunView.from_trajectory(replace(run, steps=(), branches=(), task="", system_prompts={}))
     repairs: list[Repair] = []
     changes: list[str] = []
-    for place, call in enumerate(turn.tool_calls):
+    for index, call in enumerate(turn.tool_calls):
         if call.name in view.tools and call.arguments is not None and not view.get_violations(call):
             continue
-        made = repair_call(call, run.tools)
-        if made is None or view.get_violations(made.call):
+        repaired = repair_call(call, run.tools)
+        if repaired is None or view.get_violations(repaired.call):
             return None
-        field = f"tool_calls[{place}]"
-        if made.call.name != call.name:
-            repairs.append(Repair(step=turn.index, field=f"{field}.name", text=made.call.name))
-        if made.call.arguments != call.arguments:
-            repairs.append(Repair(step=turn.index, field=field, text=canonicalize_json(made.call.arguments)))
-        changes += [f"{made.call.name}: {change}" for change in made.changes]
+        field = f"tool_calls[{index}]"
+        if repaired.call.name != call.name:
+            repairs.append(Repair(step=turn.index, field=f"{field}.name", text=repaired.call.name))
+        if repaired.call.arguments != call.arguments:
+            repairs.append(
+                Repair(step=turn.index, field=field, text=canonicalize_json(repaired.call.arguments))
+            )
+        changes += [f"{repaired.call.name}: {change}" for change in repaired.changes]
     return (tuple(repairs), "; ".join(changes)) if repairs else None
 
 
@@ -82,17 +84,17 @@ def repair_call(call: ToolCall, tools: Sequence[ToolSpec]) -> RepairedCall | Non
     if spec is None:
         return None
     changes = [] if name == call.name else [f"the tool name {call.name!r} was corrected to {name!r}"]
-    given = call.arguments
-    if given is None:
-        given = _extract_object(call.raw_arguments or "")
-        if given is None:
+    object_arguments = call.arguments
+    if object_arguments is None:
+        object_arguments = _extract_object(call.raw_arguments or "")
+        if object_arguments is None:
             return None
         changes.append("the arguments were extracted from the surrounding text")
-    arguments = _repair_arguments(given, spec.parameters, changes)
+    arguments = _repair_arguments(object_arguments, spec.parameters, changes)
     if arguments is None:
         return None
-    made = replace(call, name=spec.name, arguments=arguments, raw_arguments=None)
-    return RepairedCall(call=made, changes=tuple(changes))
+    repaired = replace(call, name=spec.name, arguments=arguments, raw_arguments=None)
+    return RepairedCall(call=repaired, changes=tuple(changes))
 
 
 def apply_repairs(turn: Step, repairs: Iterable[Repair]) -> Step:
@@ -157,25 +159,27 @@ def _repair_arguments(
     """Convert the arguments to their schema and append to ``changes``; return None if they are ambiguous."""
     top = resolve_reference(schema, schema)
     properties: Mapping[str, Any] = top.get("properties") or {}
-    made: dict[str, Any] = {}
+    repaired: dict[str, Any] = {}
     for name, value in arguments.items():
-        meant = _match_argument_name(name, arguments, properties)
-        if meant in made:
+        matched = _match_argument_name(name, arguments, properties)
+        if matched in repaired:
             return None
-        if meant != name:
-            changes.append(f"the argument name {name!r} was corrected to {meant!r}")
-        possible = list_readings(value, properties[meant], schema) if meant in properties else [value]
+        if matched != name:
+            changes.append(f"the argument name {name!r} was corrected to {matched!r}")
+        possible = list_readings(value, properties[matched], schema) if matched in properties else [value]
         if len(possible) > 1:
             return None
-        made[meant] = possible[0] if possible else value
-        if not _is_same_json(made[meant], value):
-            changes.append(f"{meant} was changed from {_format_json(value)} to {_format_json(made[meant])}")
+        repaired[matched] = possible[0] if possible else value
+        if not _is_same_json(repaired[matched], value):
+            changes.append(
+                f"{matched} was changed from {_format_json(value)} to {_format_json(repaired[matched])}"
+            )
     for name in top.get("required") or ():
         rule = resolve_reference(properties.get(name) or {}, schema)
-        if name not in made and "default" in rule:
-            made[name] = rule["default"]
+        if name not in repaired and "default" in rule:
+            repaired[name] = rule["default"]
             changes.append(f"{name} was missing and was set to its default, {_format_json(rule['default'])}")
-    return made
+    return repaired
 
 
 def _match_argument_name(name: str, arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
@@ -192,17 +196,22 @@ def _apply_repair(turn: Step, repair: Repair) -> Step:
     if field == "content":
         return replace(turn, content=text)
     list_name, _, rest = field.partition("[")
-    place, _, part = rest.partition("]")
-    at = int(place) if place.isdigit() else -1
+    position, _, part = rest.partition("]")
+    at = int(position) if position.isdigit() else -1
     if list_name == "observations" and part == "" and 0 <= at < len(turn.observations):
-        seen = turn.observations[at]
-        new = replace(seen, content=text, is_error=False, extra={**seen.extra, "original": seen.content})
-        return replace(turn, observations=_replace_at(turn.observations, at, new))
+        observation = turn.observations[at]
+        corrected = replace(
+            observation,
+            content=text,
+            is_error=False,
+            extra={**observation.extra, "original": observation.content},
+        )
+        return replace(turn, observations=_replace_at(turn.observations, at, corrected))
     if list_name == "tool_calls" and part in ("", ".name") and 0 <= at < len(turn.tool_calls):
         call = turn.tool_calls[at]
-        named = replace(call, name=text) if part else None
-        made = named or replace(call, arguments=_parse_object(field, text), raw_arguments=None)
-        return replace(turn, tool_calls=_replace_at(turn.tool_calls, at, made))
+        renamed = replace(call, name=text) if part else None
+        repaired = renamed or replace(call, arguments=_parse_object(field, text), raw_arguments=None)
+        return replace(turn, tool_calls=_replace_at(turn.tool_calls, at, repaired))
     raise RecoveryError(f"repair: step {turn.index} has no field {field!r}")
 
 
@@ -233,8 +242,8 @@ def _format_json(value: Any) -> str:
 def describe_repair(step: Step, repair: Repair) -> dict[str, str]:
     """Return the annotation of a repair with the keys ``field``, ``original`` and ``repaired``."""
     if repair.field.endswith(".name"):
-        place = int(repair.field.partition("[")[2].partition("]")[0])
-        original = step.tool_calls[place].name
+        index = int(repair.field.partition("[")[2].partition("]")[0])
+        original = step.tool_calls[index].name
     else:
         original = step.text(repair.field)
     return {"field": repair.field, "original": original, "repaired": repair.text}
@@ -242,14 +251,16 @@ def describe_repair(step: Step, repair: Repair) -> dict[str, str]:
 
 def diff_calls(original: Step, changed: Step) -> list[dict[str, str]]:
     """Return the differences between the calls of two turns; each has the keys of `describe_repair`."""
-    made = []
-    for place, (old, new) in enumerate(zip(original.tool_calls, changed.tool_calls, strict=False)):
-        field = f"tool_calls[{place}]"
+    differences = []
+    for index, (old, new) in enumerate(zip(original.tool_calls, changed.tool_calls, strict=False)):
+        field = f"tool_calls[{index}]"
         if old.name != new.name:
-            made.append({"field": f"{field}.name", "original": old.name, "repaired": new.name})
+            differences.append({"field": f"{field}.name", "original": old.name, "repaired": new.name})
         if old.arguments != new.arguments:
-            made.append({"field": field, "original": original.text(field), "repaired": changed.text(field)})
-    return made
+            differences.append(
+                {"field": field, "original": original.text(field), "repaired": changed.text(field)}
+            )
+    return differences
 
 
 def annotate_step(step: Step, annotations: Mapping[str, Any]) -> Step:

@@ -72,7 +72,7 @@ MAX_REFUSALS = 2
 
 @dataclass(slots=True, kw_only=True)
 class _UnconfirmedCall:
-    """The last call with a key; ``step`` is the index of the step that received its result."""
+    """Last call with a key; ``step`` is the index of the step that received its result."""
 
     effect: Effect
     step: int
@@ -238,19 +238,19 @@ class EffectLedger:
         Raises:
             StoreUnavailable: the store of the effects cannot write the claim durably.
         """
-        known = self.get_tool_effect(tool)
+        declared = self.get_tool_effect(tool)
         key = self.compute_key(tool, arguments)
-        if known.effect is EffectClass.READ:
+        if declared.effect is EffectClass.READ:
             effect = Effect(key=key, occurrence=0, tool=tool, arguments=dict(arguments), step=step)
             return EffectClaim(decision=ExecutionDecision.RUN, effect=effect)
         with self._lock:
-            max_refusals = None if known.effect is EffectClass.DESTRUCTIVE else MAX_REFUSALS
+            max_refusals = None if declared.effect is EffectClass.DESTRUCTIVE else MAX_REFUSALS
             unconfirmed = self._unconfirmed.refuse_repetition(key, step, max_refusals)
             if unconfirmed is not None:
                 return EffectClaim(decision=ExecutionDecision.OUTCOME_UNKNOWN, effect=unconfirmed)
             earlier = self._find_unsettled(key, step)
             if earlier is None:
-                occurrence = self._count_occurrences(key, known)
+                occurrence = self._count_occurrences(key, declared)
                 self._add_call(step, (key, occurrence))
         if earlier is None:
             effect = Effect(key=key, occurrence=occurrence, tool=tool, arguments=dict(arguments), step=step)
@@ -261,17 +261,17 @@ class EffectLedger:
         if earlier.is_done:
             self._record_result(earlier, step)
             return EffectClaim(decision=ExecutionDecision.REUSE, effect=earlier)
-        may_run = known.idempotent or self.count_refusal(earlier)
+        may_run = declared.idempotent or self.count_refusal(earlier)
         decision = ExecutionDecision.RUN if may_run else ExecutionDecision.OUTCOME_UNKNOWN
         return EffectClaim(decision=decision, effect=earlier)
 
     def compute_key(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """Return the key that equal calls of a tool have in common: a hexadecimal SHA-256."""
-        known = self.get_tool_effect(tool)
+        declared = self.get_tool_effect(tool)
         schema = self._schemas.get(tool)
-        if schema is not None and known.effect is not EffectClass.READ:
+        if schema is not None and declared.effect is not EffectClass.READ:
             arguments = coerce_arguments(arguments, schema)
-        return compute_effect_key(tool, arguments, known.key)
+        return compute_effect_key(tool, arguments, declared.key)
 
     def _find_unsettled(self, key: str, step: int) -> Effect | None:
         """Return an effect with this key whose outcome is unknown, on any branch.
@@ -292,10 +292,10 @@ class EffectLedger:
                 self._load_unsettled()
             for step in steps:
                 for call in step.tool_calls:
-                    known = self.get_tool_effect(call.name)
-                    if known.effect is not EffectClass.READ:
+                    declared = self.get_tool_effect(call.name)
+                    if declared.effect is not EffectClass.READ:
                         key = self.compute_key(call.name, call.arguments or {})
-                        self._add_call(step.index, (key, self._count_occurrences(key, known)))
+                        self._add_call(step.index, (key, self._count_occurrences(key, declared)))
 
     def _load_unsettled(self) -> None:
         unsettled = (one for one in self._store.effects() if one.is_unsettled)
@@ -369,8 +369,8 @@ class EffectLedger:
     def list_active_since(self, step: int) -> tuple[Effect, ...]:
         """Return the active effects whose calls a rollback to ``step`` discards, the earliest first."""
         with self._lock:
-            kept = {id for at, id in self._current_branch if at < step}
-        return tuple(effect for effect in self.list_active() if effect.id not in kept)
+            earlier_ids = {id for at, id in self._current_branch if at < step}
+        return tuple(effect for effect in self.list_active() if effect.id not in earlier_ids)
 
     def effects(self) -> tuple[Effect, ...]:
         """Return all effects of the run in any state."""

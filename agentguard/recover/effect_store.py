@@ -84,9 +84,15 @@ def compute_effect_key(tool: str, arguments: Mapping[str, Any], key_arguments: t
     Keys are sorted and ``1.0`` becomes ``1``, so that different texts of the same call have one key.
     ``key_arguments`` names the arguments to include (by default all); a missing one counts as null.
     """
-    chosen = {name: arguments.get(name) for name in key_arguments} if key_arguments else arguments
-    plain = chosen if _CANONICAL_TYPES.issuperset(map(type, chosen.values())) else _normalize_numbers(chosen)
-    return hashlib.sha256(f"{tool}\0{canonicalize_json(plain)}".encode(errors="surrogatepass")).hexdigest()
+    selected = {name: arguments.get(name) for name in key_arguments} if key_arguments else arguments
+    normalized = (
+        selected
+        if _CANONICAL_TYPES.issuperset(map(type, selected.values()))
+        else _normalize_numbers(selected)
+    )
+    return hashlib.sha256(
+        f"{tool}\0{canonicalize_json(normalized)}".encode(errors="surrogatepass")
+    ).hexdigest()
 
 
 _CANONICAL_TYPES = frozenset({str, int, bool, type(None)})

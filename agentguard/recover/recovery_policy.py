@@ -37,9 +37,10 @@ class RecoveryPolicy:
 
     Attributes:
         on_fail: escalation policy of all detectors that have none in ``escalations``.
-        escalations: escalation policy by detector name; by ``"acceptance"`` for the acceptance test,
-            ``"effect"`` for suspicious calls of undeclared and destructive tools, ``"repeated_call"`` for
-            their repetitions, and ``"malformed_call"`` for arguments of destructive tools outside the schema.
+        escalations: escalation policy by detector name, or by one of these names: ``"acceptance"`` for the
+            acceptance test, ``"effect"`` for suspicious calls of undeclared and destructive tools,
+            ``"repeated_call"`` for their repetitions, ``"malformed_call"`` for arguments of destructive tools
+            that violate a schema.
         budget: limits of the recoveries of one run.
         verification: verification of recovery outcomes.
         threshold: probability from which a finding triggers a recovery, in (0, 1].

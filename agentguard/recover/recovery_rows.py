@@ -56,10 +56,10 @@ def to_recovery_row(recovery: Recovery, *, tenant: str = "") -> RecoveryRow:
 def encode_recovery(recovery: Recovery) -> dict[str, Any]:
     """Return a recovery as JSON data; the key ``action`` of each action has its tag."""
     data = to_json_data(recovery)
-    for action, made in zip(data["plan"]["actions"], recovery.plan.actions, strict=True):
-        action["action"] = _ACTION_TAGS[type(made)]
-        if isinstance(made, Sample):
-            action[_INSTRUCTIONS_KEY] = action.pop("instructions")
+    for encoded, action in zip(data["plan"]["actions"], recovery.plan.actions, strict=True):
+        encoded["action"] = _ACTION_TAGS[type(action)]
+        if isinstance(action, Sample):
+            encoded[_INSTRUCTIONS_KEY] = encoded.pop("instructions")
     data["plan"]["tier"] = recovery.plan.tier.name.lower()
     return data
 

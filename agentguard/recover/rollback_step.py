@@ -42,15 +42,15 @@ def rollback_horizon(
         min_horizon: steps to roll back for a new failure.
         first_agent_step: first step of an agent; a rollback to it counts as a restart.
     """
-    furthest = gone = 0
+    furthest = length = 0
     for recovery in past_recoveries:
         if recovery.plan.tier in REWIND_TIERS:
-            same = gone > 0 and recovery.at_step <= furthest + gone
-            furthest = max(furthest, recovery.at_step) if same else recovery.at_step
-            back = get_resume_step(recovery)
-            gone = recovery.at_step - back if back > first_agent_step else 0
-    again = gone > 0 and steps <= furthest + gone
-    return max(min_horizon, GROWTH_FACTOR * gone) if again else min_horizon
+            is_same_failure = length > 0 and recovery.at_step <= furthest + length
+            furthest = max(furthest, recovery.at_step) if is_same_failure else recovery.at_step
+            resume_step = get_resume_step(recovery)
+            length = recovery.at_step - resume_step if resume_step > first_agent_step else 0
+    is_recurrence = length > 0 and steps <= furthest + length
+    return max(min_horizon, GROWTH_FACTOR * length) if is_recurrence else min_horizon
 
 
 def find_first_agent_step(steps: Sequence[Step]) -> int:
@@ -80,11 +80,11 @@ def select_rollback_step(
     count, begin = len(steps), find_first_agent_step(steps)
     near = max(begin, count - horizon)
     far = max(begin, count - GROWTH_FACTOR * horizon + 1)
-    sure = [one for one in ranked if one.probability >= CERTAIN_PROBABILITY and begin <= one.step <= near]
+    certain = [one for one in ranked if one.probability >= CERTAIN_PROBABILITY and begin <= one.step <= near]
     likely = [one for one in ranked if far <= one.step <= near and one.probability > 2 / count]
-    if sure or likely:
-        return max(sure or likely, key=lambda one: one.probability)
-    taken = (at for at in range(near, begin, -1) if steps[at].source is Source.AGENT)
-    place = next(taken, begin)
-    known = next((one for one in ranked if one.step == place), None)
-    return known or replace(trigger_hypothesis, step=place, agent=steps[place].agent)
+    if certain or likely:
+        return max(certain or likely, key=lambda one: one.probability)
+    agent_steps = (at for at in range(near, begin, -1) if steps[at].source is Source.AGENT)
+    selected = next(agent_steps, begin)
+    hypothesis = next((one for one in ranked if one.step == selected), None)
+    return hypothesis or replace(trigger_hypothesis, step=selected, agent=steps[selected].agent)

@@ -44,7 +44,7 @@ def list_readings(
     names = [kinds] if isinstance(kinds, str) else list(kinds or ())
     if not names or any(_has_type(value, name) for name in names):
         return [_coerce_nested(value, rule, root, depth)]
-    found = [made for name in names if (made := _convert(value, name)) is not None]
+    found = [converted for name in names if (converted := _convert(value, name)) is not None]
     return [_coerce_nested(one, rule, root, depth) for one in _deduplicate(found)]
 
 
@@ -110,8 +110,8 @@ def _get_single(found: list[Any], value: Any) -> Any:
 
 def _has_type(value: Any, kind: str) -> bool:
     if kind == "integer":
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        return whole and not isinstance(value, bool)
+        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        return is_whole and not isinstance(value, bool)
     if kind == "number":
         return isinstance(value, int | float) and not isinstance(value, bool)
     types: dict[str, Any] = {
@@ -127,8 +127,8 @@ def _has_type(value: Any, kind: str) -> bool:
 def _convert(value: Any, kind: str) -> Any:
     """Return the value converted to another type; None if that is not possible."""
     if kind == "string":
-        written = isinstance(value, int | float) and not isinstance(value, bool)
-        return canonicalize_json(value) if written else None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return canonicalize_json(value) if is_number else None
     if not isinstance(value, str):
         return None
     text = value.strip()

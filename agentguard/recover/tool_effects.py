@@ -110,7 +110,7 @@ def classify_attempt(lower_text: str, *, has_failed: bool | None, runs_once: boo
 
     - After a timeout or a lost connection, the outcome is unknown.
     - If the call must not run twice, the outcome is also unknown after a server error, or after an exception
-      that may occur after the tool has acted. A text that states a refusal of the call is an exception.
+      that a tool may raise after it has acted. If the text states a refusal, the call had no effect.
     - After all other errors, the call had no effect.
 
     Args:

@@ -119,8 +119,8 @@ def _map_ballots(candidates: Sequence[VoteCandidate], sample: Sample) -> dict[in
 def _to_call_ballot(call: ToolCall, ignored_arguments: frozenset[str]) -> str:
     if call.arguments is None:
         return f"{call.name}\0{normalize_text(call.raw_arguments or '')}"
-    kept = {name: value for name, value in call.arguments.items() if name not in ignored_arguments}
-    return compute_effect_key(call.name, kept)
+    compared = {name: value for name, value in call.arguments.items() if name not in ignored_arguments}
+    return compute_effect_key(call.name, compared)
 
 
 def _format_success(

@@ -152,8 +152,11 @@ def build_repetition_finding(turn: Step, effect: Effect, *, is_final: bool) -> F
 def requests_equal_calls(texts: Iterable[str], call: ToolCall, count: int) -> bool:
     """Return whether a text of the user requests ``count`` equal calls.
 
-    The number precedes a plural whose singular is a word of the call ("two tickets", ``book_ticket``), or it
-    is a number of times in a sentence with a word of the tool's name ("charge the card twice", ``charge``).
+    A request has one of these forms:
+
+    - The number precedes a plural whose singular is a word of the call ("two tickets", ``book_ticket``).
+    - A number of times is in a sentence with a word of the tool's name ("charge the card twice", ``charge``).
+
     Two kinds of numbers are ignored: an argument of the call ("seat 2"), and a number after a negation or a
     limit.
     """

@@ -92,8 +92,8 @@ class EffectGate:
     - A finding with a probability of at least `SessionConfig.effect_threshold` stops a call of an undeclared
       or destructive tool.
     - Two equal calls of such a tool in one turn are such a finding. If the tool is declared destructive, or
-      has the name of an irreversible action, they run only if the agent proposes them again and the user has
-      requested their number. If a person can be asked, the person decides.
+      has the name of an irreversible action, a person decides on them. Without a person, they run only if
+      the agent proposes them again and the user has requested their number.
     - If the agent proposes a stopped call of an undeclared tool again, the call runs. The hints of the budget
       limit the number of stopped calls of undeclared tools, since each costs a model call.
     - The call of a tool that is declared destructive does not run: a person decides, or the run stops.

@@ -111,11 +111,11 @@ class SchemaFeedback:
             return self
         with self._lock:
             if tenant not in self._tenants:
-                made = SchemaFeedback(
+                feedback = SchemaFeedback(
                     self._database.for_tenant(tenant), allow_same_task=self.allow_same_task, clock=self.clock
                 )
-                made.queue, made._tenants = self.queue, self._tenants
-                self._tenants[tenant] = made
+                feedback.queue, feedback._tenants = self.queue, self._tenants
+                self._tenants[tenant] = feedback
             return self._tenants[tenant]
 
     def prepare(self) -> None:
@@ -215,8 +215,8 @@ class SchemaFeedback:
         """Queue a run that has ended for processing; takes microseconds."""
         del findings  # they cover the current branch; a recovered failure is on an abandoned branch
         with self._lock:
-            held = tuple(self._open_recoveries.pop(run.id, {}).values())
-            settled = tuple(one for one in held if one.outcome in _EVIDENT_OUTCOMES)
+            recoveries = tuple(self._open_recoveries.pop(run.id, {}).values())
+            settled = tuple(one for one in recoveries if one.outcome in _EVIDENT_OUTCOMES)
             is_recent = self._cache is None or self.clock() - self._last_exchange < _REFRESH_INTERVAL_S
             if not settled and is_recent:
                 return

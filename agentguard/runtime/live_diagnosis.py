@@ -88,16 +88,24 @@ def rank_candidates(
         past_recoveries: recoveries so far.
         steps: steps of the current branch, not empty.
     """
-    own = to_hypothesis(trigger, steps[trigger.step].agent)
+    trigger_hypothesis = to_hypothesis(trigger, steps[trigger.step].agent)
     count, first_agent_step = len(steps), find_first_agent_step(steps)
-    refused = trigger.detector == ACCEPTANCE_TRIGGER
-    nearest = min(MIN_HORIZON, count) if refused else count - own.step
-    back = rollback_horizon(past_recoveries, count, min_horizon=nearest, first_agent_step=first_agent_step)
-    chosen = select_rollback_step(ranked, own, steps, back) if refused or back > nearest else own
-    others = [one for one in ranked if one.step != chosen.step]
-    if not refused:
-        others = [one for one in others if one.step != own.step]
-    ranked = (chosen, *others) if refused or chosen is own else (own, chosen, *others)
+    is_refusal = trigger.detector == ACCEPTANCE_TRIGGER
+    nearest = min(MIN_HORIZON, count) if is_refusal else count - trigger_hypothesis.step
+    horizon = rollback_horizon(past_recoveries, count, min_horizon=nearest, first_agent_step=first_agent_step)
+    selected = (
+        select_rollback_step(ranked, trigger_hypothesis, steps, horizon)
+        if is_refusal or horizon > nearest
+        else trigger_hypothesis
+    )
+    others = [one for one in ranked if one.step != selected.step]
+    if not is_refusal:
+        others = [one for one in others if one.step != trigger_hypothesis.step]
+    ranked = (
+        (selected, *others)
+        if is_refusal or selected is trigger_hypothesis
+        else (trigger_hypothesis, selected, *others)
+    )
     return tuple(explain_candidate(trigger, one) for one in ranked)
 
 

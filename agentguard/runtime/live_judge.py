@@ -152,12 +152,12 @@ class LiveRun:
 
     def take_findings(self, steps: Sequence[Step]) -> list[Finding]:
         """Remove and return the findings about steps of the current branch."""
-        taken: list[Finding] = []
+        findings: list[Finding] = []
         while self._findings:
             step, finding = self._findings.popleft()
             if step.index < len(steps) and steps[step.index] is step:
-                taken.append(finding)
-        return taken
+                findings.append(finding)
+        return findings
 
     @property
     def holds_effects(self) -> bool:

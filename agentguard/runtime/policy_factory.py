@@ -92,17 +92,17 @@ def build_live_judge(policy: Policy, judge: Judge | None) -> LiveJudge | None:
 
 def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest | None:
     """Return the policy's acceptance test, if it has one. Raises ConfigError if a rule is wrong."""
-    given = policy.acceptance
-    if given is None:
+    settings = policy.acceptance
+    if settings is None:
         return None
     from agentguard.recover.acceptance.acceptance_test import AcceptanceTest, build_rules
 
-    rules: list[AcceptanceRule] = list(build_rules(given.rules))
-    if given.question is not None and judge is not None and policy.judge is not None:
+    rules: list[AcceptanceRule] = list(build_rules(settings.rules))
+    if settings.question is not None and judge is not None and policy.judge is not None:
         from agentguard.recover.acceptance.answer_sources import AnswerSources
         from agentguard.recover.acceptance.llm_rule import LlmRule
 
-        question, second = given.question, _build_second_judge(policy)
+        question, second = settings.question, _build_second_judge(policy)
         has_sources = question.source_tools or question.source_files
         sources = AnswerSources(tools=question.source_tools, files=question.source_files)
         rules.append(
@@ -118,21 +118,21 @@ def build_acceptance_test(policy: Policy, judge: Judge | None) -> AcceptanceTest
 
 def build_response_safety(policy: Policy, judge: Judge | None) -> ResponseSafety | None:
     """Return the policy's response safety, if it has one. Raises ConfigError if one judge would decide."""
-    given = policy.safety
-    if given is None or judge is None or policy.judge is None:
+    settings = policy.safety
+    if settings is None or judge is None or policy.judge is None:
         return None
-    tiers = {tier: getattr(given, tier.value) for tier in TIERS_WORST_FIRST}
+    tiers = {tier: getattr(settings, tier.value) for tier in TIERS_WORST_FIRST}
     rules = SafetyRules(
         thresholds={tier: one.threshold for tier, one in tiers.items()},
         actions={tier: SafetyAction(one.action) for tier, one in tiers.items() if one.action is not None},
-        unknown=SafetyAction(given.unknown),
+        unknown=SafetyAction(settings.unknown),
     )
     return ResponseSafety(
         judge,
         second_judge=_build_second_judge(policy),
         rules=rules,
-        allow_single_judge=given.alone,
-        rates_requests=given.requests,
+        allow_single_judge=settings.alone,
+        rates_requests=settings.requests,
     )
 
 
@@ -154,17 +154,19 @@ def select_detectors(policy: Policy) -> dict[str, Mapping[str, Any]] | None:
 
 def build_recovery_policy(policy: Policy) -> RecoveryPolicy:
     """Return the recovery policy of a policy file."""
-    given = policy.recover
+    settings = policy.recover
     safety = {} if policy.safety is None else policy.safety.list_escalations()
     return RecoveryPolicy(
-        on_fail=DEFAULT_ESCALATION if given.on_fail is None else given.on_fail,
+        on_fail=DEFAULT_ESCALATION if settings.on_fail is None else settings.on_fail,
         escalations=policy.list_escalations()
         | {format_trigger(SafetyAction(name)): levels for name, levels in safety.items()},
         budget=RecoveryBudget(**policy.budgets.model_dump()),
-        verification=OutcomeVerification(window=given.verification_window, threshold=given.threshold),
-        threshold=given.threshold,
-        effect_threshold=given.effect_threshold,
-        max_hypotheses=given.max_hypotheses,
+        verification=OutcomeVerification(window=settings.verification_window, threshold=settings.threshold),
+        threshold=settings.threshold,
+        effect_threshold=settings.effect_threshold,
+        max_hypotheses=settings.max_hypotheses,
         on_guard_error=policy.on_guard_error,
-        redundancy=None if given.redundancy is None else SelectiveRedundancy(**given.redundancy.model_dump()),
+        redundancy=None
+        if settings.redundancy is None
+        else SelectiveRedundancy(**settings.redundancy.model_dump()),
     )

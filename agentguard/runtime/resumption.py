@@ -51,12 +51,12 @@ def resume_stored_run(store: Store, meta: Trajectory) -> tuple[RunRecorder, bool
     """
     from agentguard.store.event_sink import StoreEventSink
 
-    known, row = store.get_record(meta.id), store.get_run(meta.id)
-    if known is None or row is None:
+    record, row = store.get_record(meta.id), store.get_run(meta.id)
+    if record is None or row is None:
         return start_stored_run(store, meta), False
     ended = bool(row.data.get("ended"))
     # A sink would start the run again in the store, and an ended run gets no further steps.
-    return RunRecorder.resume_record(known, log=None if ended else StoreEventSink(store)), ended
+    return RunRecorder.resume_record(record, log=None if ended else StoreEventSink(store)), ended
 
 
 def list_recoveries(store: Store, run_id: str) -> list[Recovery]:
@@ -142,9 +142,9 @@ def compute_usage(recoveries: Sequence[Recovery]) -> BudgetUsage:
         repairs=sum(one.get("repair", False) for one in costs),
         tokens=sum(int(one.cost.get("tokens", 0)) for one in recoveries),
     )
-    known = [computed, *(one.spent for one in recoveries if one.spent is not None)]
+    usages = [computed, *(one.spent for one in recoveries if one.spent is not None)]
     return BudgetUsage(
-        **{one.name: max(getattr(spent, one.name) for spent in known) for one in fields(BudgetUsage)}
+        **{one.name: max(getattr(spent, one.name) for spent in usages) for one in fields(BudgetUsage)}
     )
 
 

@@ -123,7 +123,7 @@ class RunState:
 
     @property
     def run(self) -> Trajectory:
-        """The run as recorded so far, with its abandoned branches."""
+        """Recorded run so far, with its abandoned branches."""
         return self.recorder.trajectory
 
     def __len__(self) -> int:

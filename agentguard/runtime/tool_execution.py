@@ -39,13 +39,13 @@ def undo_effects(session: Session, plan: RecoveryPlan) -> tuple[Effect, ...]:
     failed = []
     for effect in _list_effects_to_undo(plan):
         try:
-            given = _call_undo(session, effect)
+            result = _call_undo(session, effect)
         except Exception:  # an undo function may raise anything; the other effects must still be undone
             failed.append(effect)
             continue
-        if inspect.isawaitable(given):
-            if inspect.iscoroutine(given):
-                given.close()
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
             raise RecoveryError(f"the undo function of {effect.tool!r} is asynchronous; use aundo_effects")
         session.ledger.mark_compensated(effect)
     return tuple(failed)
@@ -56,9 +56,9 @@ async def aundo_effects(session: Session, plan: RecoveryPlan) -> tuple[Effect, .
     failed = []
     for effect in _list_effects_to_undo(plan):
         try:
-            given = _call_undo(session, effect)
-            if inspect.isawaitable(given):
-                await given
+            result = _call_undo(session, effect)
+            if inspect.isawaitable(result):
+                await result
         except Exception:  # an undo function may raise anything; the other effects must still be undone
             failed.append(effect)
             continue
@@ -186,8 +186,8 @@ async def acollect_messages(
     """Return the messages like `collect_messages`; ``ask_person`` may be a coroutine function."""
 
     async def answer(question: str) -> str:
-        given = ask_person(question) if ask_person is not None else ""
-        return await given if inspect.isawaitable(given) else given
+        reply = ask_person(question) if ask_person is not None else ""
+        return await reply if inspect.isawaitable(reply) else reply
 
     return await _sync_async.run_async(_collect_messages(session, plan, failed_effects, ask_person), answer)
 

@@ -89,8 +89,8 @@ def _repair_candidate(state: RunState, turn: Step) -> Step:
     if not state.capabilities.repair or strategy is None or not strategy.repairs_calls:
         return turn
     run = state.run
-    made = state.run_safely(repair_turn, turn, run)
-    return turn if made is None else apply_repairs(turn, made[0])
+    repaired = state.run_safely(repair_turn, turn, run)
+    return turn if repaired is None else apply_repairs(turn, repaired[0])
 
 
 def record_vote(state: RunState, vote: OpenVote, tally: VoteTally) -> None:
@@ -114,8 +114,8 @@ def record_vote(state: RunState, vote: OpenVote, tally: VoteTally) -> None:
     }
     outcome = RecoveryOutcome.REFUTED if tally.winner is None else RecoveryOutcome.PENDING
     spent = state.account.usage
-    known = replace(state.recoveries[vote.recovery_index], cost=cost, outcome=outcome, spent=spent)
-    state.update_recovery(vote.recovery_index, known)
+    recovery = replace(state.recoveries[vote.recovery_index], cost=cost, outcome=outcome, spent=spent)
+    state.update_recovery(vote.recovery_index, recovery)
 
 
 def find_sample(plan: RecoveryPlan | None) -> Sample | None:

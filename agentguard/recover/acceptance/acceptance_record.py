@@ -110,11 +110,11 @@ def build_input_messages(run: Trajectory, output: str) -> list[dict[str, Any]]:
 
 def parse_attempt(row: AcceptanceRow) -> tuple[list[Mapping[str, Any]], str] | None:
     """Return input and output of a row; None if its data is not from `to_acceptance_row`."""
-    given, output = row.data.get("input"), row.data.get("output")
-    if not isinstance(output, str) or not output.strip() or not isinstance(given, list) or not given:
+    messages, output = row.data.get("input"), row.data.get("output")
+    if not isinstance(output, str) or not output.strip() or not isinstance(messages, list) or not messages:
         return None
-    good = all(isinstance(one, Mapping) and isinstance(one.get("role"), str) for one in given)
-    return (given, output) if good else None
+    is_valid = all(isinstance(one, Mapping) and isinstance(one.get("role"), str) for one in messages)
+    return (messages, output) if is_valid else None
 
 
 def _select_preceding_steps(steps: Sequence[Step], output: str) -> Sequence[Step]:

@@ -50,17 +50,18 @@ class AnswerSources:
         passages = [*self._passages, *self._iter_tool_passages(run)]
         words = [set(_WORD.findall(passage.text.casefold())) for passage in passages]
         frequencies = Counter(word for one in words for word in one)
-        wanted = set(_WORD.findall(output.casefold()))
+        output_words = set(_WORD.findall(output.casefold()))
         scores = [
-            sum(math.log(1 + len(passages) / frequencies[word]) for word in one & wanted) for one in words
+            sum(math.log(1 + len(passages) / frequencies[word]) for word in one & output_words)
+            for one in words
         ]
-        room, chosen = _MAX_SOURCE_CHARS, []
-        for place in sorted(range(len(passages)), key=lambda place: -scores[place]):
-            room -= len(passages[place].text)
-            if room < 0:
+        remaining_chars, selected = _MAX_SOURCE_CHARS, []
+        for index in sorted(range(len(passages)), key=lambda index: -scores[index]):
+            remaining_chars -= len(passages[index].text)
+            if remaining_chars < 0:
                 break
-            chosen.append(place)
-        return tuple(f"Source {passages[place].source}: {passages[place].text}" for place in sorted(chosen))
+            selected.append(index)
+        return tuple(f"Source {passages[index].source}: {passages[index].text}" for index in sorted(selected))
 
     def _iter_tool_passages(self, run: Trajectory) -> Iterator[_Passage]:
         for step in run.steps:

@@ -183,13 +183,13 @@ class TaskValueRule(BaseRule):
 
     def find_violation(self, output: str, run: Trajectory) -> str:
         """Return a violation if the value of the field differs from the task."""
-        given = normalize_text(extract_field(output, self._field) or "")
+        actual = normalize_text(extract_field(output, self._field) or "")
         if self._pattern is None:
-            is_in_task = bool(given) and _contains_whole(given, normalize_text(run.task))
+            is_in_task = bool(actual) and _contains_whole(actual, normalize_text(run.task))
             return "" if is_in_task else f"The value of {self._field} is not in the task."
         found = self._pattern.search(run.task)
         expected = "" if found is None else normalize_text(found.group(1 if found.re.groups else 0) or "")
-        return "" if given == expected else f"The field {self._field} does not match the task."
+        return "" if actual == expected else f"The field {self._field} does not match the task."
 
 
 class ToolCallRule(BaseRule):
@@ -239,9 +239,9 @@ class ToolCallRule(BaseRule):
         return ""
 
     def _matches(self, call: ToolCall) -> bool:
-        given = call.arguments or {}
+        arguments = call.arguments or {}
         return call.name == self._tool and all(
-            name in given and given[name] == value for name, value in self._arguments.items()
+            name in arguments and arguments[name] == value for name, value in self._arguments.items()
         )
 
 

@@ -127,16 +127,16 @@ class SnapshotHistory:
             True if the snapshot was kept, False if the state exceeds a limit.
         """
         with self._lock:
-            gone = self._truncate(step)
+            dropped = self._truncate(step)
             frame = self._build_frame(step, raw, forks) if len(raw) <= MAX_STATE_BYTES else None
             if frame is not None:
                 self._frames[step] = frame
                 self._compressed_bytes += len(frame.blob)
-                gone += self._thin()
-            kept = step in self._frames
-            self.rejected_count += not kept
-            self._notify_sink(frame if kept else None, [one for one in gone if one not in self._frames])
-            return kept
+                dropped += self._thin()
+            is_kept = step in self._frames
+            self.rejected_count += not is_kept
+            self._notify_sink(frame if is_kept else None, [one for one in dropped if one not in self._frames])
+            return is_kept
 
     def get(self, step: int) -> bytes:
         """Return the state of a step. Raises RecoveryError if there is no snapshot or it is damaged."""
@@ -167,24 +167,24 @@ class SnapshotHistory:
     def load(self, frames: Iterable[SnapshotFrame]) -> None:
         """Load stored snapshots; skip those whose base is missing."""
         with self._lock:
-            given = {frame.step: frame for frame in sorted(frames, key=lambda frame: frame.step)}
-            gone = [step for step, frame in given.items() if not _is_usable(frame, given)]
-            self._frames = {step: frame for step, frame in given.items() if step not in gone}
+            loaded = {frame.step: frame for frame in sorted(frames, key=lambda frame: frame.step)}
+            dropped = [step for step, frame in loaded.items() if not _is_usable(frame, loaded)]
+            self._frames = {step: frame for step, frame in loaded.items() if step not in dropped}
             self._compressed_bytes = sum(len(frame.blob) for frame in self._frames.values())
             self._base_state = None
-            self._notify_sink(None, gone + self._thin())
+            self._notify_sink(None, dropped + self._thin())
 
     def _build_frame(self, step: int, raw: bytes, forks: int) -> SnapshotFrame:
         """Build a delta of the last full snapshot, or a full one if the delta is more than half as large."""
-        name, number, whole = secrets.token_hex(8), self._get_head_number() + 1, self._base_state
+        frame_id, number, full_state = secrets.token_hex(8), self._get_head_number() + 1, self._base_state
         blob = base = None
-        if whole is not None and number % _FULL_SNAPSHOT_INTERVAL and len(raw) >= _MIN_DELTA_BYTES:
-            blob, base = zlib.compress(encode_delta(whole[2], raw), _COMPRESSION_LEVEL), whole[:2]
-        if blob is None or whole is None or len(blob) * 2 > len(self._frames[whole[0]].blob):
-            self._base_state = (step, name, raw)
+        if full_state is not None and number % _FULL_SNAPSHOT_INTERVAL and len(raw) >= _MIN_DELTA_BYTES:
+            blob, base = zlib.compress(encode_delta(full_state[2], raw), _COMPRESSION_LEVEL), full_state[:2]
+        if blob is None or full_state is None or len(blob) * 2 > len(self._frames[full_state[0]].blob):
+            self._base_state = (step, frame_id, raw)
             blob, base = zlib.compress(raw, _COMPRESSION_LEVEL), None
         return SnapshotFrame(
-            step=step, sequence_number=number, forks=forks, id=name, base=base, blob=blob, size=len(raw)
+            step=step, sequence_number=number, forks=forks, id=frame_id, base=base, blob=blob, size=len(raw)
         )
 
     def _get_head_number(self) -> int:
@@ -193,9 +193,9 @@ class SnapshotHistory:
     def _truncate(self, step: int) -> list[int]:
         if not self._frames or next(reversed(self._frames)) < step:
             return []
-        gone = [one for one in self._frames if one >= step]
-        self._drop(gone)
-        return gone
+        dropped = [one for one in self._frames if one >= step]
+        self._drop(dropped)
+        return dropped
 
     def _drop(self, steps: Iterable[int]) -> None:
         for step in steps:
@@ -205,28 +205,30 @@ class SnapshotHistory:
 
     def _thin(self) -> list[int]:
         """Drop snapshots by the retention rule; halve its dense part until the memory limit is met."""
-        gone: list[int] = []
+        dropped: list[int] = []
         dense = self._dense_count
         while True:
-            gone += self._thin_once(dense)
+            dropped += self._thin_once(dense)
             if self._count_bytes() <= self._max_bytes or dense == 1:
                 break
             dense //= 2
         while self._frames and self._count_bytes() > self._max_bytes:
-            gone += self._evict()
-        return gone
+            dropped += self._evict()
+        return dropped
 
     def _thin_once(self, dense: int) -> list[int]:
         head = self._get_head_number()
-        gone = {
+        dropped = {
             step
             for step, frame in self._frames.items()
             if not _is_retained(frame.sequence_number, head, dense)
         }
-        if gone:
-            gone -= {frame.base[0] for step, frame in self._frames.items() if step not in gone and frame.base}
-            self._drop(gone)
-        return sorted(gone)
+        if dropped:
+            dropped -= {
+                frame.base[0] for step, frame in self._frames.items() if step not in dropped and frame.base
+            }
+            self._drop(dropped)
+        return sorted(dropped)
 
     def _evict(self) -> list[int]:
         """Drop the uncompressed state if there is one, otherwise the second snapshot, or the first of two."""
@@ -234,10 +236,10 @@ class SnapshotHistory:
             self._base_state = None
             return []
         steps = list(self._frames)
-        gone = steps[1] if len(steps) > 2 else steps[0]
-        dependents = [step for step, frame in self._frames.items() if frame.base and frame.base[0] == gone]
-        self._drop([gone, *dependents])
-        return [gone, *dependents]
+        dropped = steps[1] if len(steps) > 2 else steps[0]
+        dependents = [step for step, frame in self._frames.items() if frame.base and frame.base[0] == dropped]
+        self._drop([dropped, *dependents])
+        return [dropped, *dependents]
 
     def _count_bytes(self) -> int:
         return self._compressed_bytes + (len(self._base_state[2]) if self._base_state is not None else 0)
@@ -286,12 +288,12 @@ _MAX_SEARCHES = 512
 
 def encode_delta(base: bytes, new: bytes) -> bytes:
     """Return the delta from which `apply_delta` builds ``new`` out of ``base``."""
-    made = bytearray()
+    encoded = bytearray()
     literal = at = read = searches = 0
     while at < len(new):
         equal = _count_equal_bytes(base, read, new, at)
         if equal >= _ANCHOR_BYTES or at + equal == len(new):
-            _append_operation(made, new[literal:at], read, equal)
+            _append_operation(encoded, new[literal:at], read, equal)
             at, read = at + equal, read + equal
             literal = at
         if at >= len(new) or searches >= _MAX_SEARCHES:
@@ -301,8 +303,8 @@ def encode_delta(base: bytes, new: bytes) -> bytes:
         if found is None:
             break
         at, read = found
-    _append_operation(made, new[literal:], 0, 0)
-    return bytes(made)
+    _append_operation(encoded, new[literal:], 0, 0)
+    return bytes(encoded)
 
 
 def apply_delta(base: bytes, encoded: bytes) -> bytes:

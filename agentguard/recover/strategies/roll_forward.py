@@ -57,15 +57,15 @@ class RollForwardStrategy(BaseStrategy):
         """Repair the step; None if the correct value is unknown."""
         if not context.capabilities.repair:
             return None
-        given = self._plan_user_repair(context)
-        if given is not None:
-            return given
+        user_plan = self._plan_user_repair(context)
+        if user_plan is not None:
+            return user_plan
         if not self.repairs_calls or context.is_committed or context.hypothesis.step != context.last_step:
             return None
-        made = repair_turn(context.run.steps[context.last_step], context.run)
-        if made is None:
+        repaired = repair_turn(context.run.steps[context.last_step], context.run)
+        if repaired is None:
             return None
-        repairs, changes = made
+        repairs, changes = repaired
         messages = (
             (SendMessage(text=format_repaired_call(changes)),) if context.capabilities.send_message else ()
         )
@@ -74,11 +74,11 @@ class RollForwardStrategy(BaseStrategy):
     def _plan_user_repair(self, context: RecoveryContext) -> RecoveryPlan | None:
         """Return a plan with the repair by the user's function; None if it has none for this field."""
         function = self.repair or context.repair_function
-        made = None if function is None else function(context.run, context.hypothesis)
-        if made is None:
+        repaired = None if function is None else function(context.run, context.hypothesis)
+        if repaired is None:
             return None
         step = context.hypothesis.step
-        field, text = made
+        field, text = repaired
         is_uncommitted = not context.is_committed and step == context.last_step
         if is_uncommitted == field.startswith("observations"):
             return None  # in a committed turn only results can change; an uncommitted turn has none

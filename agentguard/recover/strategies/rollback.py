@@ -140,5 +140,5 @@ class CompensateStrategy(BaseStrategy):
 
     @staticmethod
     def _is_undoable(context: RecoveryContext, effect: Effect) -> bool:
-        known = context.ledger.get_tool_effect(effect.tool)
-        return effect.is_done and known.undo is not None
+        declared = context.ledger.get_tool_effect(effect.tool)
+        return effect.is_done and declared.undo is not None
