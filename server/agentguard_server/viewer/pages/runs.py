@@ -168,7 +168,7 @@ def format_csv(summaries: Iterable[RunSummaryRow]) -> Iterator[str]:
 
 
 def _format_csv_value(value: object) -> object:
-    """Return a value for a spreadsheet; a quote before ``=``, ``+``, ``-`` and ``@`` keeps it a text."""
+    """Return a value for a spreadsheet; a quote before ``=``, ``+``, ``-`` and ``@`` prevents a formula."""
     if isinstance(value, tuple):
         value = "; ".join(value)
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -165,12 +165,15 @@ def _diff_branch(branch: BranchView, counterpart: BranchView) -> BranchDiff:
 
 
 def align_steps(left: Sequence[Step], right: Sequence[Step], fork: int) -> list[StepPair]:
-    """Align steps that use the same tools, and steps between them by position; the rest are single."""
+    """Align steps that use the same tools, and the steps between them by position; other steps are single.
+
+    ``fork`` is the index in the run of the first step of both sequences.
+    """
     pairs: list[StepPair] = []
     matcher = SequenceMatcher(
         None,
-        [_step_signature(left_index) for left_index in left],
-        [_step_signature(left_index) for left_index in right],
+        [_step_signature(step) for step in left],
+        [_step_signature(step) for step in right],
         autojunk=False,
     )
     for _, a, a_end, b, b_end in matcher.get_opcodes():
@@ -182,19 +185,22 @@ def align_steps(left: Sequence[Step], right: Sequence[Step], fork: int) -> list[
 
 
 def _build_pair(
-    left: Sequence[Step], right: Sequence[Step], one: int | None, other: int | None, fork: int
+    left: Sequence[Step], right: Sequence[Step], left_index: int | None, right_index: int | None, fork: int
 ) -> StepPair:
-    relation: Relation = "new" if one is None else "left"
-    if one is not None and other is not None:
-        relation = "same" if _action_signature(left[one]) == _action_signature(right[other]) else "changed"
-    before = left[one] if one is not None else None
-    after = right[other] if other is not None else None
+    left_step = left[left_index] if left_index is not None else None
+    right_step = right[right_index] if right_index is not None else None
+    relation: Relation = "new" if left_step is None else "left"
+    if left_step is not None and right_step is not None:
+        is_same = _action_signature(left_step) == _action_signature(right_step)
+        relation = "same" if is_same else "changed"
     return StepPair(
         relation=relation,
-        left=None if before is None or one is None else summarize_step(before, fork + one, counterpart=after),
+        left=None
+        if left_step is None or left_index is None
+        else summarize_step(left_step, fork + left_index, counterpart=right_step),
         right=None
-        if after is None or other is None
-        else summarize_step(after, fork + other, counterpart=before),
+        if right_step is None or right_index is None
+        else summarize_step(right_step, fork + right_index, counterpart=left_step),
     )
 
 

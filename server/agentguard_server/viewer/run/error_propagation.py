@@ -1,4 +1,4 @@
-"""Propagation of an error: later steps that used values originating at the root-cause step.
+"""Propagation of an error: the later steps that use values from the root-cause step.
 
 A value *originates* at a step if no earlier text contains it: neither the task, a prompt, a tool description
 nor a step. Traced values are numbers, identifiers, addresses and dates as normalised by
@@ -116,18 +116,14 @@ def _find_new_values(index: ValueIndex, step: Step) -> dict[str, ValueTrace]:
     """Return values that the step writes or gets from its tools and that did not occur before."""
     traced: dict[str, ValueTrace] = {}
     for value in _extract_written_values(step):
-        if len(traced) < _MAX_TRACES and _normalize_value(value) not in traced and not index.has_value(value):
-            traced[_normalize_value(value)] = ValueTrace(value=value, origin=step.index)
+        key = _normalize_value(value)
+        if len(traced) < _MAX_TRACES and key not in traced and not index.has_value(value):
+            traced[key] = ValueTrace(value=value, origin=step.index)
     for observation in step.observations:
         for value in _extract_values(observation.content[:_MAX_TEXT_CHARS]):
-            if (
-                len(traced) < _MAX_TRACES
-                and _normalize_value(value) not in traced
-                and not index.has_token(value)
-            ):
-                traced[_normalize_value(value)] = ValueTrace(
-                    value=value, origin=step.index, is_from_tool=True
-                )
+            key = _normalize_value(value)
+            if len(traced) < _MAX_TRACES and key not in traced and not index.has_token(value):
+                traced[key] = ValueTrace(value=value, origin=step.index, is_from_tool=True)
     return traced
 
 
@@ -146,13 +142,14 @@ class _ValueFollower:
     def follow_step(self, step: Step) -> None:
         """Record the traced values that a step uses, and the new values that may derive from them."""
         traced = self._traced
-        low = " ".join(text for _, text in _authored_texts(step)).lower()
-        if step.source is not Source.ENVIRONMENT and self._pattern.search(low):
+        lower_text = " ".join(text for _, text in _authored_texts(step)).lower()
+        if step.source is not Source.ENVIRONMENT and self._pattern.search(lower_text):
             written_values = {_normalize_value(value): value for value in _extract_written_values(step)}
             used_keys = [
                 key
                 for key, trace in traced.items()
-                if trace.origin != step.index and (key in written_values or (" " in key and key in low))
+                if trace.origin != step.index
+                and (key in written_values or (" " in key and key in lower_text))
             ]
             for key in used_keys:
                 traced[key].uses.append(step.index)
@@ -178,7 +175,7 @@ class _ValueFollower:
 
 
 def _build_pattern(traced: Mapping[str, ValueTrace]) -> re.Pattern[str]:
-    """Build a pattern that finds any spelling of any traced value in lower-case text, as a fast prefilter."""
+    """Build a pattern for all spellings of all traced values in lower-case text; it is a fast prefilter."""
     forms = {
         form.strip("$#")
         for trace in traced.values()

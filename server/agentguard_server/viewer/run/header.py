@@ -154,8 +154,8 @@ def build_header(data: RunData, branches: BranchViews, quotes: QuoteIndex) -> Ru
 def _select_main_recovery(recoveries: Sequence[StoredRecovery]) -> StoredRecovery | None:
     """Return the last recovery that stopped the run, else the one that abandoned most steps.
 
-    Confirmed recoveries precede others. A call that the guard held and the agent repeated may be intended,
-    so it does not make the run a failure.
+    Confirmed recoveries precede others. If the agent repeated a call that the guard had held, the call may be
+    intended; such a recovery does not make the run a failure.
     """
     recoveries = [one for one in recoveries if not _is_insisted_call(one)]
     confirmed = [one for one in recoveries if one.outcome == "recovered"]
