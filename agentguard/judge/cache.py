@@ -163,7 +163,7 @@ class CachedJudge:
         return self.judge.version(transcript)
 
     def close(self) -> None:
-        """Close the judge; the cache stays."""
+        """Close the judge, but not the cache."""
         close_judge(self.judge)
 
     def _look_up(self, key: str, question: Question) -> JudgeAnswer | None:
@@ -236,5 +236,5 @@ def _decode_answer(data: Mapping[str, Any], question: Question) -> JudgeAnswer |
 
 
 def _build_cached_usage(usage: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the usage of a cached answer, which costs nothing and has the label mass of the first."""
+    """Return the usage of a cached answer: no cost, and the label mass of the original answer."""
     return {"cached": True, "calls": 0, "cached_answers": 1, "label_mass": usage.get("label_mass")}

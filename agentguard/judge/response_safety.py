@@ -5,7 +5,7 @@ choice of the four tiers, one message at a time. Each tier except ``safe`` has a
 
 - ``block`` and ``escalate`` disrupt the run. They need the agreement of two judges, each asked in both orders
   of the options (`agentguard.judge.ensemble.unanimous`).
-- If the judges disagree, the strongest action is ``condition``: the agent is asked for a conditional answer.
+- If the judges disagree, the strongest action is ``condition``: a hint requests a conditional answer.
 - A judge that was not trained for the question, such as the embedded one, returns an error. The message does
   not count as safe; the rule for ``unknown`` applies.
 """
@@ -177,8 +177,7 @@ class ResponseSafety:
         judge: the first judge.
         second_judge: judge that must agree before a disruptive action is taken.
         rules: thresholds and actions.
-        allow_single_judge: let one judge decide on disruptive actions; it must still give the same answer in
-            both orders.
+        allow_single_judge: allow disruptive actions by one judge; its answers in both orders must agree.
         rates_requests: also rate the messages of users in a diagnosis.
 
     Raises:

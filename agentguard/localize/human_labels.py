@@ -290,7 +290,7 @@ def _select_unanimous_value(values: Iterable[Any]) -> Any:
 
 
 def _build_annotation(label: RunLabel, record: Record) -> Annotation:
-    """Build an annotation from a human label; of the record's own annotation, keep only the group."""
+    """Build an annotation from a human label, with the group of the record's own annotation."""
     steps = record.trajectory.steps
     cause = None
     if label.failed and (label.step is not None or label.code):

@@ -263,7 +263,7 @@ def _fit_temperature(rankings: Sequence[LabelledRanking]) -> float:
 
 
 def _apply_temperature(probabilities: Sequence[float], temperature: float) -> list[float]:
-    """Raise probabilities to a power and keep their sum."""
+    """Return the probabilities to the power of the temperature, scaled to the same sum."""
     if temperature == 1.0 or not probabilities:
         return list(probabilities)
     total = sum(probabilities)

@@ -86,9 +86,8 @@ class SchemaLocalizer(BaseLocalizer):
     def fit(self, records: Sequence[Record]) -> SchemaLocalizer:
         """Distil the failures among ``records``, and learn the weight of similarity to them.
 
-        The result depends on ``records`` alone: schemata given to the constructor are not used. Schemata of a
-        training run's question are never compared with that run, so that similarity means the same on a new
-        run.
+        The result depends on ``records`` alone: the schemata of the constructor are not used. A training run
+        is not compared with schemata of the same question, so that its similarities are those of a new run.
         """
         from agentguard.judge.embedded.training import build_untrained_model, train_model
         from agentguard.schemata.signal_trainer import compute_training_signals, train_signals

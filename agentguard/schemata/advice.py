@@ -15,7 +15,7 @@ MODULES: Final = ("memory", "reflection", "planning", "action", "system")
 _MAX_CODES: Final = 4
 _MAX_CORRECTION_CHARS: Final = 400
 _MIN_RETAINED_SHARE: Final = 0.6
-"""Share of a correction's words that must remain for it to make sense without its topic."""
+"""Minimum share of the words of a correction that must remain without the topic."""
 
 _GENERAL_CORRECTIONS: Final = {
     "memory": "Use only facts from the history, and name the source of each fact.",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ORIGIN_FLAGS: Final = {SchemaOrigin.NATURAL: 0, SchemaOrigin.INJECTED: 1, SchemaOrigin.RECOVERED: 2}
 _DIMENSIONS: Final = 256
 _MAX_BATCH_CELLS: Final = 4_000_000
-"""Maximum number of similarities in one product (16 MB); more queries take several products."""
+"""Maximum number of similarities in one matrix product (16 MB)."""
 _MIN_POOL_SIZE: Final = 32
 
 

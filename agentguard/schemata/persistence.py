@@ -36,7 +36,7 @@ class SchemaStore(Protocol):
     """Persistent store of schemata; thread-safe."""
 
     def load(self) -> tuple[ErrorSchema, ...]:
-        """Return all stored schemata by id; empty if nothing was stored.
+        """Return all stored schemata by id.
 
         Raises:
             FormatError: the stored data is not a schema.
@@ -67,7 +67,7 @@ class SchemaStore(Protocol):
 
 
 class FileSchemaStore:
-    """File of schemata, one per line; every change replaces the file.
+    """File of schemata, one a line; every change replaces the file.
 
     Only `update` is safe for use by several processes at the same time.
 
@@ -87,7 +87,7 @@ class FileSchemaStore:
     def upsert(self, schemata: Sequence[ErrorSchema]) -> None:
         """Implement `SchemaStore.upsert`.
 
-        After a crash, the file contains all of a change or nothing of it.
+        The change is atomic, also in a crash.
         """
         with self._lock:
             by_id = {schema.id: schema for schema in (*self._read_file(), *schemata)}

@@ -93,7 +93,7 @@ def verify_model(folder: Path | None = None) -> dict[str, Any]:
 
     Raises:
         ModelFileError: the model does not match its card, skops finds an untrusted type, the two readings
-            differ, or the model gives no answer.
+            differ, or the model does not answer.
     """
     import skops.io
 

@@ -75,7 +75,7 @@ class LogKind:
     tools: tuple[int, ...] | None = None
 
     def matches(self, layout: RunLayout) -> bool:
-        """Return whether a run looks like those the kind was built from, and calls mostly the same tools."""
+        """Return whether the shape of a run is that of the kind, and the kind has most of its tools."""
         if build_structure_key(layout.run) != self.key or not self._shares_tools(layout):
             return False
         return bool((np.abs(measure_shape(layout) - self.mean) / self.deviation).max() <= _MAX_Z_SCORE)

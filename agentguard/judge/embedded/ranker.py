@@ -76,7 +76,8 @@ class Ranker:
     def predict_probabilities(self, values: Array, signals: Array | None = None) -> Array:
         """Return the probability of each row of one run to be the root cause; they sum to 1.
 
-        ``signals`` are the rows' external signals for `beside`; without either, nothing is added.
+        ``signals`` are external signals of the rows, shape ``(rows, signals)``. They are ignored without a
+        model `beside`.
         """
         scores = self.temperature * self.score(values)
         if signals is not None and self.beside is not None:

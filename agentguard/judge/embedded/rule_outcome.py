@@ -177,7 +177,7 @@ def _compute_log_odds(probability: float) -> float:
 
 
 def select_outcome_rules(systems: Sequence[SystemSigns]) -> tuple[OutcomeRule, ...]:
-    """Select rules in the order of their false-cause rate, while all together stay below the maximum."""
+    """Select rules in the order of their false-cause rate, up to the maximum rate of all selected rules."""
     candidates = sorted(_list_candidates(systems), key=lambda rule: (rule.false_cause_rate, rule.sign))
     selected: tuple[OutcomeRule, ...] = ()
     for rule in candidates:

@@ -86,10 +86,10 @@ def train_model(
     Args:
         records: runs with a root cause, an outcome, or both; others are ignored.
         systems: name of the agent or agent system of each record; by default all are of one.
-        base: model whose transferable part and specialists are kept in addition to the new specialists. None
+        base: model whose transferable part and specialists the result has, beside the new specialists. None
             learns the transferable part from the records too.
         seed: seed of the forests and folds.
-        with_answer: let the ranker read the gold answers.
+        with_answer: train the ranker with the gold answers.
         signals: further columns; their weight is learnt out of fold. Without signals, and for a run without
             them, the model is the same.
         ridge: ridge penalty of the signals' weights.

@@ -136,7 +136,7 @@ def standardize_behaviours(values: Array) -> Array:
     behaviours = values[:, _COLUMNS]
     reference = behaviours[is_worker] if is_worker.any() else behaviours
     mean, deviation = reference.mean(axis=0), reference.std(axis=0)
-    # The floor keeps a behaviour that hardly varies in this run from deciding it.
+    # Without the floor, a behaviour that hardly varies in this run would dominate the ranking.
     scaled = (behaviours - mean) / (deviation + 0.15 * np.abs(mean) + 0.1)
     return np.asarray(np.clip(scaled, -_MAX_Z_SCORE, _MAX_Z_SCORE) * is_worker[:, None])
 
@@ -151,8 +151,8 @@ def fit_transfer_ranker(
 ) -> TransferRanker:
     """Fit the weights to runs of several agents, each with values, 0/1 labels and an importance.
 
-    Runs of a single agent keep the prior: weights of behaviours that were learnt from conversations of
-    several agents do not apply to them.
+    For runs of a single agent, the ranker is the prior alone: weights of behaviours that were learnt from
+    conversations of several agents do not apply to them.
     """
     labelled = [i for i, labels in enumerate(chosen) if labels.sum() > 0 and not is_single_agent(tables[i])]
     if not labelled:

@@ -26,7 +26,7 @@ from agentguard.trajectory.model import Trajectory
 
 
 class OptionSwapJudge:
-    """Judge that asks with reversed options; the answers keep the original keys."""
+    """Judge that asks with reversed options; the keys of the answers are the original options."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge, self.name = judge, f"{judge.name} swapped"
@@ -48,7 +48,7 @@ class OptionSwapJudge:
 class BothOrdersJudge:
     """Judge that asks each question in both orders of its options, as a panel of two; one answer is enough.
 
-    Both orders are asked in one call, so that a prefix cache of the run serves both.
+    One call has both orders, so that both use the prefix cache of the run.
     """
 
     def __init__(self, judge: Judge) -> None:

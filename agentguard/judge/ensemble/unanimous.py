@@ -3,7 +3,7 @@
 A judge reads hostile text, and prefers some letters and positions to others (Zheng et al., arXiv 2306.05685).
 So no action that stops a run, or escalates it, depends on a single answer:
 
-- Each member is asked with the options in both orders.
+- Each member answers with the options in both orders.
 - All answers must select the same option; otherwise the result is an error with the votes.
 
 This masks independent faults (von Neumann 1956); it does not mask an error that two judges share.

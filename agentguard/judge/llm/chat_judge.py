@@ -2,7 +2,7 @@
 
 All questions of a run begin with the same bytes (`agentguard.judge.llm.prompt`). The judge asks the first
 question alone and the others concurrently after it, so that a server with a prefix cache computes the run
-once. Every answer is one of a closed set of options, asked as a letter, with the model's probability of it
+once. Every answer is one letter for an option of a closed set, with the model's probability of each
 (`agentguard.judge.llm.client`). The judge has no tools. If it cannot answer, the `JudgeAnswer` has an error
 that begins with the kind of error, e.g. ``"timeout: …"``; ``usage["fault"]`` is the kind.
 """

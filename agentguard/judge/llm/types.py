@@ -12,7 +12,7 @@ Dialect = Literal["auto", "vllm", "openai"]
 
 
 class ErrorKind(StrEnum):
-    """Reason why an endpoint gave no answer; a closed set."""
+    """Reason of a missing answer of an endpoint; a closed set."""
 
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"

@@ -47,7 +47,7 @@ class ServeOptions:
     """Model and settings of a vLLM server.
 
     Attributes:
-        model: name or folder, as vLLM takes it.
+        model: name on Hugging Face, or folder.
         task: purpose: a chat judge, or the task of a pooling judge.
         served_name: model name that clients use.
         host, port: address to listen on; port 0 selects a free one.

@@ -33,7 +33,7 @@ class ServerWork:
 
     Attributes:
         prompt_tokens: prompt tokens of all requests.
-        cached_tokens: prompt tokens that came from the prefix cache.
+        cached_tokens: prompt tokens from the prefix cache.
         generated_tokens: generated tokens.
         cache_queries, cache_hits: tokens that the server looked up in the prefix cache, and found.
     """
@@ -46,7 +46,7 @@ class ServerWork:
 
     @property
     def computed_tokens(self) -> float:
-        """Prompt tokens that did not come from the prefix cache."""
+        """Prompt tokens that were not in the prefix cache."""
         return self.prompt_tokens - self.cached_tokens
 
     @property

@@ -102,7 +102,7 @@ def _mean_weight(many: Sequence[Mapping[str, float]], name: str) -> float:
 
 
 def _is_distinctive(name: str) -> bool:
-    """Return False for a trait that gives only a position, which distinguishes every step or none."""
+    """Return whether a trait has a sentence and describes more than a position."""
     return not is_positional(name) and get_sentence(name) is not None
 
 

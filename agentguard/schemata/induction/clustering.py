@@ -98,7 +98,7 @@ class CodeProposal:
         definition: common properties of its failures.
         exemplars: ids of schemata, the most typical first.
         size: number of its schemata.
-        support: number of failures behind them.
+        support: number of failures of these schemata.
         cohesion: mean cosine of its members, in [-1, 1].
         nearest: the existing code with the most similar schemata; None if no code has schemata.
         nearest_similarity: mean cosine to those schemata, in [-1, 1]; 0 without such a code.

@@ -73,7 +73,7 @@ class VectorMatrix:
             self._vectors[row] = vector
 
     def remove(self, name: str) -> None:
-        """Remove a row; the last row takes its position."""
+        """Remove a row; the last row moves to its position."""
         row, last = self.row_by_id.pop(name), self.ids.pop()
         if last != name:
             end = len(self.ids)

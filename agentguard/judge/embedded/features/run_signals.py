@@ -1,7 +1,7 @@
-"""Signals of trouble in a run: measures that mean the same for every agent, each higher in worse runs.
+"""Signals of trouble in a run: measures with the same meaning for every agent, higher in worse runs.
 
-The sign of each signal is fixed beforehand and not learnt. An unweighted sum of such signals transfers
-between agents better than learnt weights (Dawes 1979): learnt weights describe the training agents.
+The sign of each signal is fixed, not learnt. An unweighted sum of such signals transfers between agents
+better than learnt weights (Dawes 1979), which describe the training agents.
 """
 
 from __future__ import annotations
