@@ -13,7 +13,8 @@ from starlette.routing import BaseRoute, Route
 from agentguard.errors import ConfigError
 from agentguard.store.store import Store
 from agentguard.verdict import Verdict
-from agentguard_server.viewer.pages.feedback import parse_form_pairs, store_judgement
+from agentguard_server.viewer.form_parser import parse_form_pairs
+from agentguard_server.viewer.pages.feedback import store_judgement
 from agentguard_server.viewer.pages.runs import format_csv
 from agentguard_server.viewer.renderer import get_renderer
 

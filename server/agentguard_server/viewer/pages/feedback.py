@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -22,13 +22,13 @@ from agentguard.store.store import Store
 from agentguard.store.write.summary_aggregation import select_current_judgements
 from agentguard.taxonomy.catalog import TaxonomyCatalog
 from agentguard.verdict import Verdict
+from agentguard_server.viewer.form_parser import parse_form
 
 SUBJECTS: Final = ("diagnosis", "finding", "hypothesis")
 MAX_NOTE_CHARS: Final = 2000
 _MAX_NAME_CHARS: Final = 64
 _NAME_COOKIE: Final = "agentguard_reviewer"
 _NAME_MAX_AGE_S: Final = 365 * 86_400
-_MAX_FIELDS: Final = 32
 _DURABILITY_TIMEOUT_S: Final = 5.0
 _OUTCOME_OF_VERDICT: Final = {Verdict.FAILED.value: "failed", Verdict.NO_FAILURE_FOUND.value: "passed"}
 
@@ -106,21 +106,6 @@ def _respond_to_feedback(request: Request, fields: dict[str, str]) -> Response:
             _NAME_COOKIE, quote(row.by, safe=""), _NAME_MAX_AGE_S, httponly=True, samesite="strict"
         )
     return response
-
-
-def parse_form(body: bytes) -> dict[str, str]:
-    """Parse the fields of a form. Raises ConfigError if the body is not a form."""
-    return {name: value.strip() for name, value in parse_form_pairs(body, max_fields=_MAX_FIELDS)}
-
-
-def parse_form_pairs(body: bytes, *, max_fields: int) -> list[tuple[str, str]]:
-    """Parse the names and values of a form in order. Raises ConfigError if the body is not a form."""
-    try:
-        return parse_qsl(
-            body.decode("utf-8"), keep_blank_values=True, max_num_fields=max_fields, errors="strict"
-        )
-    except ValueError:
-        raise ConfigError(f"the request body is not a form of at most {max_fields} fields in UTF-8") from None
 
 
 def _build_judgement_row(

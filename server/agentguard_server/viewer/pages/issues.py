@@ -22,8 +22,8 @@ from agentguard.store.issues import (
     update_issue,
 )
 from agentguard_server.viewer.data.failure_clusters import shorten
+from agentguard_server.viewer.form_parser import parse_form
 from agentguard_server.viewer.formatting import CodeTitle, find_code_title, format_day
-from agentguard_server.viewer.pages.feedback import parse_form
 from agentguard_server.viewer.pagination import build_query, paginate
 from agentguard_server.viewer.renderer import get_renderer, render_json
 

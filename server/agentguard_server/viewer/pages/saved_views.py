@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from agentguard.errors import ConfigError
 from agentguard.store.saved_views import list_saved_views, save_view
 from agentguard_server.viewer.data.run_query import parse_run_query
-from agentguard_server.viewer.pages.feedback import parse_form
+from agentguard_server.viewer.form_parser import parse_form
 from agentguard_server.viewer.renderer import render_json
 
 

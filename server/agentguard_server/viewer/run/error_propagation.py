@@ -72,11 +72,6 @@ class ErrorPropagation:
     reaches_end: bool
     is_complete: bool
 
-    @property
-    def affected_steps(self) -> tuple[int, ...]:
-        """Return the later steps that used any of the values, in order."""
-        return tuple(sorted({step for trace in self.traces for step in trace.uses}))
-
 
 def trace_propagation(run: Trajectory, steps: Sequence[Step], root: int) -> ErrorPropagation | None:
     """Trace the values of ``steps[root]``; return None if there is no such step."""

@@ -237,7 +237,7 @@ def test_derived_value_is_traced() -> None:
     assert [(one.value, one.origin, one.uses, one.source) for one in found.traces] == [
         ("$1,250.50", 1, [3], ""), ("25010", 3, [4], "$1,250.50")
     ]  # fmt: skip
-    assert found.affected_steps == (3, 4)
+    assert {step for trace in found.traces for step in trace.uses} == {3, 4}
 
 
 def test_previously_known_value_is_not_traced() -> None:
