@@ -38,13 +38,9 @@ from agentguard.intercept.history_sync import (
 from agentguard.recover.actions import SampleVariant
 from agentguard.recover.effect_ledger import ExecutionDecision
 from agentguard.recover.plan import Recovery, RecoveryPlan
-from agentguard.runtime.session import ResolvedTurn, end_session, resolve_turn
+from agentguard.runtime.session import MAX_REJECTIONS, ResolvedTurn, end_session, resolve_turn
 from agentguard.runtime.tool_execution import format_repeated_calls
 from agentguard.trajectory.model import Step
-
-MAX_REJECTIONS = 10
-"""Retries of one request. After that the answer is delivered, unless it repeats a side effect."""
-
 
 Decision = Literal["deliver", "again", "final"]
 

@@ -270,8 +270,11 @@ async def aend_session(session: Session) -> RecoveryPlan | None:
 
 
 MAX_REJECTIONS = 10
-"""Consecutive rejections of one turn by an integration, which then accepts the response: a budget may be
-unlimited."""
+"""Maximum number of consecutive rejections of one turn by an integration.
+
+The integration then accepts the response, unless it repeats a side effect. A recovery budget may be
+unlimited.
+"""
 
 MAX_ROUNDS = 8
 """Upper limit of repairs and votes per turn, against an endless loop; no escalation policy needs more."""

@@ -143,7 +143,7 @@ class AnthropicStreamBuffer(EventStreamBuffer):
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
         visible_count = len(self._visible_blocks) - len(self._earlier_blocks)
         self._begin_retry()
-        if source != "other":  # the client has seen these blocks
+        if source != "other":  # the client has received these blocks
             payload = {**payload, "content": payload["content"][visible_count:]}
         return self.feed(self._request.adapter.encode_stream(payload, include_usage=True)) + self.flush()
 

@@ -212,7 +212,7 @@ class ResponsesAdapter:
 
 
 def _is_client_call(item: Item) -> bool:
-    """Return whether the client has to execute an item."""
+    """Return whether an item is a call that the client executes."""
     kind = str(item.get("type", ""))
     return kind == "mcp_approval_request" or ("call_id" in item and not kind.endswith("_output"))
 
@@ -277,6 +277,3 @@ def _join_text(content: Any) -> str:
         return ""
     parts = [part for part in content if isinstance(part, dict)]
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
-
-
-__all__ = ["ResponsesAdapter"]

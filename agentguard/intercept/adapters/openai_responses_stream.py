@@ -1,8 +1,8 @@
 """Stream buffer of the Responses API.
 
-Text and reasoning are forwarded at once. Events are held from the first item that the client has to execute,
-or from the terminal event, until the verdict. The events of a further answer continue the same response: its
-ID stays, and items and events are numbered consecutively.
+The buffer forwards text and reasoning at once. It buffers events from the first call of a client tool, or
+from the terminal event, until the verdict. The events of a further answer continue the same response: its ID
+stays, and items and events are numbered consecutively.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def build_guard_message(text: str, *, refusal: bool) -> Item:
 
 
 def build_item_events(item: Item, index: int) -> list[dict[str, Any]]:
-    """Return the events of an item; an item of an unknown type is added and finished as a whole."""
+    """Return the events of an item; an item of an unknown type has no partial events."""
     empty_item, inner_events = dict(item), list[dict[str, Any]]()
     if item.get("type", "message") == "message":
         empty_item = {**item, "status": "in_progress", "content": []}
@@ -107,7 +107,7 @@ class ResponsesStreamBuffer(EventStreamBuffer):
 
     def _handle_event(self, event: bytes, value: dict[str, Any]) -> None:
         if value.get("type") in _TERMINAL_EVENT_TYPES:
-            # the event contains the whole answer, which may be sent again
+            # The event contains the whole answer, which may be sent again.
             value = parse_event(event) or value
         self._update_response(value)
 
@@ -130,7 +130,7 @@ class ResponsesStreamBuffer(EventStreamBuffer):
     def _encode_replacement(self, payload: dict[str, Any], source: AnswerSource) -> bytes:
         visible_count = len(self._visible_items) - len(self._earlier_items)
         self._begin_retry()
-        if source != "other":  # the client has seen these items
+        if source != "other":  # the client has received these items
             payload = {**payload, "output": payload["output"][visible_count:]}
         return self.feed(self._request.adapter.encode_stream(payload, include_usage=True)) + self.flush()
 
