@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from agentguard.model_api.sse import parse_payloads
+from agentguard.model_api.stream_assembly import ASSEMBLERS
 
 _VOLATILE_FIELDS = ("id", "created", "usage", "model", "system_fingerprint", "service_tier")
 
@@ -40,7 +41,7 @@ def canonicalize_stream(api: str, chunks: bytes) -> bytes:
         chunks: all events; returned unchanged if they are not a complete stream of the API.
     """
     try:
-        answer = _JOINERS[api](parse_payloads(chunks))
+        answer = ASSEMBLERS[api](parse_payloads(chunks))
         return orjson.dumps(_CANONICALIZERS[api](answer), option=orjson.OPT_SORT_KEYS)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return chunks
@@ -72,7 +73,7 @@ def _canonicalize_messages(answer: Any) -> Any:
         if block["type"] == "text":
             parts.append(["text", _normalize_text(block["text"])])
         elif block["type"] == "tool_use":
-            parts.append(["tool", block["name"], block["input"]])
+            parts.append(["tool", block["name"], _parse_arguments(block["input"])])
     return parts
 
 
@@ -113,76 +114,9 @@ def _get_choice_index(choice: Any) -> int:
     return index
 
 
-def _join_chat(chunks: list[Any]) -> Any:
-    messages: dict[int, dict[str, Any]] = {}
-    for chunk in chunks:
-        for choice in chunk.get("choices") or ():
-            message = messages.setdefault(
-                _get_choice_index(choice), {"content": "", "refusal": "", "tool_calls": {}}
-            )
-            delta = choice.get("delta") or {}
-            for field in ("content", "refusal"):
-                message[field] += delta.get(field) or ""
-            for call in delta.get("tool_calls") or ():
-                _join_call(message["tool_calls"].setdefault(call.get("index", 0), {}), call)
-    return {
-        "choices": [
-            {
-                "index": n,
-                "message": {**one, "tool_calls": [{"function": f} for f in one["tool_calls"].values()]},
-            }
-            for n, one in messages.items()
-        ]
-    }
-
-
-def _join_call(joined: dict[str, str], call: Any) -> None:
-    function = call.get("function") or {}
-    joined["name"] = joined.get("name", "") + (function.get("name") or "")
-    joined["arguments"] = joined.get("arguments", "") + (function.get("arguments") or "")
-
-
-def _join_completions(chunks: list[Any]) -> Any:
-    texts: dict[int, str] = {}
-    for chunk in chunks:
-        for choice in chunk.get("choices") or ():
-            texts[_get_choice_index(choice)] = texts.get(_get_choice_index(choice), "") + (
-                choice.get("text") or ""
-            )
-    return {"choices": [{"index": n, "text": text} for n, text in texts.items()]}
-
-
-def _join_messages(chunks: list[Any]) -> Any:
-    blocks: dict[int, dict[str, Any]] = {}
-    inputs: dict[int, str] = {}
-    for chunk in chunks:
-        if chunk.get("type") == "content_block_start":
-            blocks[chunk["index"]] = dict(chunk["content_block"])
-        elif chunk.get("type") == "content_block_delta":
-            n, delta = chunk["index"], chunk["delta"]
-            if "text" in delta:
-                blocks[n]["text"] = blocks[n].get("text", "") + delta["text"]
-            inputs[n] = inputs.get(n, "") + delta.get("partial_json", "")
-    for n, text in inputs.items():
-        if text:
-            blocks[n]["input"] = _parse_arguments(text)
-    return {"content": [blocks[n] for n in sorted(blocks)]}
-
-
-def _join_responses(chunks: list[Any]) -> Any:
-    responses = [chunk["response"] for chunk in chunks if "response" in chunk]
-    return responses[-1]  # the complete one; an IndexError is handled like any missing field
-
-
 _CANONICALIZERS = {
     "chat": _canonicalize_chat,
     "completions": _canonicalize_completions,
     "messages": _canonicalize_messages,
     "responses": _canonicalize_responses,
-}
-_JOINERS = {
-    "chat": _join_chat,
-    "completions": _join_completions,
-    "messages": _join_messages,
-    "responses": _join_responses,
 }

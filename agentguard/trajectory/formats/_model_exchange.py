@@ -6,18 +6,18 @@ Converse.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agentguard.errors import FormatError
+from agentguard.model_api.stream_assembly import TEXT_DELTAS, assemble_message
 from agentguard.trajectory.formats._chat_messages import parse_tool_specs
 from agentguard.trajectory.formats._content_parts import parse_content
 from agentguard.trajectory.json_node import JsonNode
 from agentguard.trajectory.model import ToolSpec
 from agentguard.trajectory.safe_json import dumps, loads
 
-_DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _STREAM_EVENTS = frozenset(
     {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"}
     | {"message_stop", "ping"}
@@ -64,7 +64,7 @@ def parse_response_body(value: Any, path: str) -> dict[str, Any] | None:
         path: dotted path of the body, for errors.
     """
     if isinstance(value, list):
-        value = _assemble_stream(value)
+        value = assemble_message(value)
     if not isinstance(value, dict):
         return None
     node = JsonNode(value, path)
@@ -101,7 +101,7 @@ def _find_event_type(event: Any) -> str:
     kind, delta = str(event.get("type") or "without a type"), event.get("delta")
     if kind == "content_block_delta" and isinstance(delta, Mapping):
         inner = str(delta.get("type"))
-        return kind if inner in _DELTA_FIELDS or inner in _SILENT_DELTAS else inner
+        return kind if inner in TEXT_DELTAS or inner in _SILENT_DELTAS else inner
     return kind
 
 
@@ -124,34 +124,3 @@ def parse_body(value: Any, path: str) -> Any:
         return loads(value)
     except FormatError as error:
         raise FormatError(error.reason, field=path) from None
-
-
-def _assemble_stream(events: Iterable[Any]) -> dict[str, Any]:
-    """Return the message that the stream events of Anthropic messages describe."""
-    message: dict[str, Any] = {}
-    blocks: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if not isinstance(event, dict):
-            continue
-        if isinstance(started := event.get("message"), dict):
-            message = dict(started)
-        if isinstance(block := event.get("content_block"), dict):
-            blocks[len(blocks)] = dict(block)
-        delta = event.get("delta")
-        if isinstance(delta, dict) and "stop_reason" in delta:
-            usages = (one for one in (message.get("usage"), event.get("usage")) if isinstance(one, dict))
-            usage = {key: value for one in usages for key, value in one.items()}
-            message |= {"stop_reason": delta["stop_reason"], "usage": usage}
-        elif isinstance(delta, dict) and blocks:
-            _apply_delta(blocks[len(blocks) - 1], delta)
-    for block in blocks.values():
-        if text := block.pop("partial_json", ""):
-            block["input"] = text
-    return {**message, "content": list(blocks.values())} if message else {}
-
-
-def _apply_delta(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    field = _DELTA_FIELDS.get(str(delta.get("type")))
-    if field is not None and isinstance(text := delta.get(field), str):
-        before = block.get(field)
-        block[field] = (before if isinstance(before, str) else "") + text
