@@ -151,7 +151,8 @@ class Bench:
             requests(target, connections=16, tools=True, **common)
             streams(target, connections=16, tools=True, **common)
             worker, helpers = target.started.memory_mb()
-            samples.append({"s": time.monotonic() - begun, "worker_mb": worker, "helpers_mb": helpers})
+            sample = {"s": time.monotonic() - begun, "worker_mb": worker, "helpers_mb": helpers}
+            samples.append({**sample, "pss_mb": target.started.proportional_mb()})
         return samples
 
 

@@ -77,6 +77,10 @@ class Started:
         pids = self.pids()
         return _memory(pids[0]), sum(map(_memory, pids[1:]))
 
+    def proportional_mb(self) -> float:
+        """Return the sum of the proportional set sizes, which count shared pages once; 0 outside of Linux."""
+        return sum(map(_proportional, self.pids()))
+
     def stop(self) -> None:
         """Stop all processes: terminate them, then kill those that remain."""
         pids = self.pids()
@@ -156,3 +160,11 @@ def _memory(pid: int) -> float:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def _proportional(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().split("\n")
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:"))

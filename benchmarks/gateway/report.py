@@ -93,6 +93,7 @@ def _flat(samples: list[dict[str, float]]) -> dict[str, Any]:
         "late_mb": late,
         "ratio": late / early,
         "most_mb": max(sums),
+        "most_pss_mb": max(sample["pss_mb"] for sample in samples),
         "samples": samples,
     }
 
