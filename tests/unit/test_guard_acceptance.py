@@ -80,7 +80,7 @@ def test_diagnose_without_an_answer_of_the_judge_leaves_the_outcome_open() -> No
     [
         ({}, "set rules"),
         ({"question": {"text": "Is it polite?"}}, "set judge"),
-        ({"rules": [{"match": "x"}]}, "name one of"),
+        ({"rules": [{"match": "x"}]}, "expected one of the keys"),
         ({"question": {"text": "?", "min_probability": 2}}, "min_probability"),
     ],
 )
