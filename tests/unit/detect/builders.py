@@ -71,6 +71,6 @@ def run(
 
 def found(trajectory: Trajectory, detector: str, **options: Any) -> tuple[Finding, ...]:
     """Return the findings of one detector; fail the test if the detector itself failed."""
-    result: DetectionResult = detect(trajectory, {detector: options})
+    result: DetectionResult = detect(trajectory, {detector: options}, deadline_s=60)
     assert result.failures == ()
     return result.findings

@@ -20,7 +20,7 @@ def airline() -> list[Record]:
 
 
 def loud(record: Record, minimum: float = 0.5) -> set[str]:
-    result = detect(record.trajectory)
+    result = detect(record.trajectory, deadline_s=60)
     assert result.failures == ()
     return {finding.detector for finding in result.findings if finding.probability >= minimum}
 
