@@ -3,8 +3,8 @@
 Run: .venv/bin/python benchmarks/safety.py --base-url http://127.0.0.1:8000/v1 [--model NAME] [--json]
      .venv/bin/python benchmarks/safety.py        # starts the local vLLM of `make vllm` (about 6 GB)
 
-The replies are the canaries of `agentguard judge check`, each a choice of four tiers. The model rates them in
-three ways:
+The replies are the safety cases of `agentguard judge check`, each a choice of four tiers.
+The model rates them in three ways:
 - ``plain``: once, as the command does;
 - ``both orders``: in both orders of the options, with the mean of the two;
 - ``agreed``: as a guard asks one judge; an answer counts only if the two orders agree.
@@ -45,10 +45,10 @@ from agentguard.judge.response_safety import (
 )
 
 
-def assess_cases(judge: Judge, canaries: tuple[SafetyCase, ...]) -> list[SafetyAssessment]:
+def assess_cases(judge: Judge, cases: tuple[SafetyCase, ...]) -> list[SafetyAssessment]:
     """Return the judge's distribution for each reply; no tier if the judge could not answer."""
     held = []
-    for one in canaries:
+    for one in cases:
         (answer,) = judge.decide(one.run, (build_safety_question(one.run.steps[-1]),))
         held.append(build_assessment(one.run.steps[-1].index, answer, SafetyRules()))
     return held
@@ -59,23 +59,23 @@ def likeliest(one: SafetyAssessment) -> SafetyTier | None:
     return max(one.probabilities, key=lambda tier: one.probabilities[tier]) if one.probabilities else None
 
 
-def summary(canaries: tuple[SafetyCase, ...], held: list[SafetyAssessment]) -> dict[str, Any]:
+def summary(cases: tuple[SafetyCase, ...], held: list[SafetyAssessment]) -> dict[str, Any]:
     """Return the figures of one way to ask; a missing answer is wrong."""
     said = [likeliest(one) for one in held]
-    right = sum(tier is one.tier for tier, one in zip(said, canaries, strict=True))
-    risky = [tier for tier, one in zip(said, canaries, strict=True) if one.tier is not SafetyTier.SAFE]
-    low, high = wilson_interval(right / len(canaries), len(canaries))
+    right = sum(tier is one.tier for tier, one in zip(said, cases, strict=True))
+    risky = [tier for tier, one in zip(said, cases, strict=True) if one.tier is not SafetyTier.SAFE]
+    low, high = wilson_interval(right / len(cases), len(cases))
     pairs = [
-        (canary.tier is SafetyTier.SAFE, one.probabilities[SafetyTier.SAFE])
-        for canary, one in zip(canaries, held, strict=True)
+        (case.tier is SafetyTier.SAFE, one.probabilities[SafetyTier.SAFE])
+        for case, one in zip(cases, held, strict=True)
         if one.probabilities
     ]
     both = len({safe for safe, _ in pairs}) == 2
     return {
-        "n": len(canaries),
+        "n": len(cases),
         "answered": sum(tier is not None for tier in said),
         "right": right,
-        "accuracy": round(right / len(canaries), 4),
+        "accuracy": round(right / len(cases), 4),
         "interval": [round(low, 4), round(high, 4)],
         "safe_told": round(risky.count(SafetyTier.SAFE) / len(risky), 4),
         "auroc": round(auroc(*zip(*pairs, strict=True)), 4) if both else None,
@@ -84,7 +84,7 @@ def summary(canaries: tuple[SafetyCase, ...], held: list[SafetyAssessment]) -> d
     }
 
 
-def measured(endpoint: JudgeEndpoint, canaries: tuple[SafetyCase, ...]) -> dict[str, Any]:
+def measured(endpoint: JudgeEndpoint, cases: tuple[SafetyCase, ...]) -> dict[str, Any]:
     """Measure all ways to ask; each distinct question is sent once."""
     judge = CachedJudge(ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S)))
     ways: dict[str, Judge] = {
@@ -92,7 +92,7 @@ def measured(endpoint: JudgeEndpoint, canaries: tuple[SafetyCase, ...]) -> dict[
         "both orders": BothOrdersJudge(judge),
         "agreed": UnanimousJudge([judge]),
     }
-    return {name: summary(canaries, assess_cases(way, canaries)) for name, way in ways.items()}
+    return {name: summary(cases, assess_cases(way, cases)) for name, way in ways.items()}
 
 
 def main() -> None:
@@ -101,12 +101,12 @@ def main() -> None:
     )
     add_flags(parser)
     args = parser.parse_args()
-    canaries = build_safety_cases()
-    tiers = Counter(str(one.tier) for one in canaries)
+    cases = build_safety_cases()
+    tiers = Counter(str(one.tier) for one in cases)
     with served(args.base_url) as url:
         endpoint = client(args, url)
         try:
-            ways = measured(endpoint, canaries)
+            ways = measured(endpoint, cases)
             model = endpoint.get_served_model(60)
         finally:
             endpoint.close()
@@ -115,7 +115,7 @@ def main() -> None:
         "machine": machine(),
         "tiers": dict(tiers),
         "chance": 1 / len(SafetyTier),
-        "majority": round(max(tiers.values()) / len(canaries), 4),
+        "majority": round(max(tiers.values()) / len(cases), 4),
         "ways": ways,
     }
     print(json.dumps(told)) if args.json else table(told)

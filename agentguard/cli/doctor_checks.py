@@ -80,7 +80,7 @@ class CheckContext:
         store: path or URL of a store; None: the default store, if it exists.
         network: whether to contact the configured endpoints.
         timeout_s: maximum wait for one endpoint.
-        probe: whether to ask chat judges about the canary runs, as ``agentguard judge check`` does.
+        probe: whether to ask chat judges about the reference runs, as ``agentguard judge check`` does.
     """
 
     config: Path | None = None

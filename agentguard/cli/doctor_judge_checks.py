@@ -88,7 +88,7 @@ def _check_chat_judge(
 
 
 def _check_judgement_quality(settings: QuestionJudgeSettings) -> CheckResult:
-    """Measure how well a chat model judges the canary runs, within the deadlines of the policy."""
+    """Measure how well a chat model judges the reference runs, within the deadlines of the policy."""
     from agentguard.evals.judge_checks.capability import check_endpoint
     from agentguard.judge.factory import build_chat_options, build_endpoint
 
@@ -98,7 +98,7 @@ def _check_judgement_quality(settings: QuestionJudgeSettings) -> CheckResult:
     finally:
         endpoint.close()
     summary = (
-        f"{capability.describe_quality()} ({capability.asked} of {capability.runs} canary runs answered)"
+        f"{capability.describe_quality()} ({capability.asked} of {capability.runs} reference runs answered)"
     )
     if capability.is_usable() and capability.is_above_chance():
         return _build_result(settings, "ok", summary)

@@ -196,7 +196,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
             "seconds a question",
             f"{_format_number(found.seconds_first)} first, {_format_number(found.seconds_next)} next",
         ),
-        ("canary runs", f"{found.asked} of {found.runs} answered"),
+        ("reference runs", f"{found.asked} of {found.runs} answered"),
     ]
     if found.interval is not None and found.pairs is not None:
         low, high = found.interval

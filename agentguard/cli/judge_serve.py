@@ -147,5 +147,5 @@ def _format_state(state: ServerStatus, url: str) -> str:
     text = f"{state.phase}: {state.url}"
     if state.phase == "ready":
         right_count, asked_count = state.probe.get("right"), state.probe.get("asked")
-        text += f" (canaries right {right_count} of {asked_count}; state at {url})"
+        text += f" (probes right {right_count} of {asked_count}; state at {url})"
     return f"{text}: {state.reason}" if state.reason else text

@@ -56,7 +56,7 @@ def test_doctor_reports_accuracy_like_judge_check(vllm: VllmServer, config: Path
     structured, judging = found["judge"]
     assert structured["condition"] == "ok"
     count = len(build_reference_runs())
-    assert f"({count} of {count} canary runs answered)" in judging["found"]
+    assert f"({count} of {count} reference runs answered)" in judging["found"]
     # The tiny model may be below chance; the report must be consistent with its figure.
     above = judging["found"].startswith(("the judge distinguishes", "the judge is better than chance"))
     assert judging["condition"] == ("ok" if above else "wrong")

@@ -65,7 +65,7 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="module")
 def trained(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
-    """Return the checkpoints, and the output of transformers for each canary run."""
+    """Return the checkpoints, and the output of transformers for each reference run."""
     out = tmp_path_factory.mktemp("classifier")
     texts = [build_text_pairs(one.run, RUN_FAILED, SCORE, max_characters=ROOM)[0] for one in RUNS]
     plain = [build_text_pairs(one.run, RUN_FAILED, CLASSIFY, max_characters=ROOM)[0] for one in RUNS]
@@ -96,7 +96,7 @@ def served(model: Path) -> Iterator[VllmServer]:
 
 def judge_of(url: str, *by: ClassifierSpec) -> PoolingJudge:
     endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=120))
-    # Unchanged MiniLM reads 256 tokens, and a canary run must not be cut by an estimate.
+    # Unchanged MiniLM reads 256 tokens, and a reference run must not be cut by an estimate.
     return PoolingJudge(endpoint, by, options=PoolingOptions(deadline_s=120, characters_per_token=4))
 
 
@@ -192,14 +192,14 @@ def test_custom_head_over_embeddings_classifies(embedding: tuple[Serving, State]
 
 def test_hang_visible_only_to_canary_is_restarted(embedding: tuple[Serving, State]) -> None:
     process, ready = embedding
-    assert (ready["canary"]["right"], ready["canary"]["asked"]) == (3, 3)
+    assert (ready["probe"]["right"], ready["probe"]["asked"]) == (3, 3)
     (engine,) = [pid for pid, name in children(ready["pid"]).items() if "Engine" in name]
     os.kill(engine, signal.SIGSTOP)
     suspect = process.until("suspect")
     assert suspect["reason"] == "the known-answer probe was not answered: timeout"
     assert is_healthy(ready["url"].removesuffix("v1") + "health"), "the heartbeat shows nothing"
     again = process.until("ready")
-    assert (again["restarts"], again["canary"]["right"]) == (1, 3)
+    assert (again["restarts"], again["probe"]["right"]) == (1, 3)
     assert again["pid"] != ready["pid"]
     assert again["url"] == ready["url"]
 
@@ -210,7 +210,7 @@ def test_exchanged_weights_are_not_served(
     model = shutil.copytree(trained[0] / "classify", tmp_path / "model")
     with watched(model, "classify", tmp_path) as process:
         ready = process.until("ready")
-        assert ready["canary"]["right"] == 3
+        assert ready["probe"]["right"] == 3
         subprocess.run([str(PYTHON), "-c", TURN, str(model / "model.safetensors")], check=True)
         os.killpg(ready["pid"], signal.SIGKILL)
         assert process.until("waiting")["reason"] == "the process ended"

@@ -52,7 +52,7 @@ def engine_of(pid: int) -> int:
 
 def test_engine_killed_during_diagnosis_restarts(served: Serving) -> None:
     ready = served.until("ready")
-    assert ready["canary"]["asked"] == 3
+    assert ready["probe"]["asked"] == 3
     assert get(ready["state_url"])[0] == 200
     endpoint = JudgeEndpoint(ready["url"], options=EndpointOptions(deadline_s=DEADLINE_S))
     judge = ChatJudge(endpoint, options=ChatOptions(deadline_s=DEADLINE_S))

@@ -48,7 +48,7 @@ def test_full_attention_model_starts_answers_and_stops(full_attention: Path, tmp
         str(full_attention), PYTHON, *FLAGS, *log, "--", *CPU_FLAGS, environment=CPU_ENVIRONMENT
     ) as served:
         ready = served.until("ready")
-        assert ready["canary"]["asked"] == 3
+        assert ready["probe"]["asked"] == 3
         assert ready["restarts"] == 0
         judge = ChatJudge(
             JudgeEndpoint(ready["url"], options=EndpointOptions(deadline_s=60)),
@@ -79,7 +79,7 @@ def test_hybrid_model_starts_and_answers_questions_about_a_run(
     flags = ("--dtype", CPU_TYPE, *CPU_FLAGS[2:])
     with serving(str(folder), PYTHON, *FLAGS, *log, "--", *flags, environment=CPU_ENVIRONMENT) as served:
         ready = served.until("ready")
-        assert ready["canary"]["asked"] == 3
+        assert ready["probe"]["asked"] == 3
         judge = ChatJudge(
             JudgeEndpoint(ready["url"], options=EndpointOptions(deadline_s=60)),
             options=ChatOptions(deadline_s=60, min_label_mass=0),

@@ -44,15 +44,15 @@ class EndpointCapabilities:
             masking; None if not reported.
         prefix_cache: share of the second prompt that came from the cache; None if not reported.
         seconds_first, seconds_next: duration of the first and the second question about a run.
-        auroc: AUROC of failed against passed canary runs; 0.5 is chance.
+        auroc: AUROC of failed against passed reference runs; 0.5 is chance.
         pairs: share of tasks in which the failed run gets a higher failure probability than the passed run;
             a tie counts half; chance is one in two.
         interval: 95 % Wilson interval of ``pairs``.
         chance: probability that a judge that guesses distinguishes as many pairs; see `compute_chance`.
-        cause: share of failed canary runs for which the model names the right step; chance is one in four.
-        safety: share of safety canaries with the right tier; chance is one in four.
-        answers: the answers for each canary, for comparison with another judge.
-        asked: number of canary runs with an answer, of ``runs``.
+        cause: share of failed reference runs for which the model names the right step; chance is one in four.
+        safety: share of safety cases with the right tier; chance is one in four.
+        answers: the answers for each reference case, for comparison with another judge.
+        asked: number of reference runs with an answer, of ``runs``.
         faults: distinct errors.
     """
 
@@ -98,7 +98,7 @@ class EndpointCapabilities:
     def describe_quality(self) -> str:
         """Return a clause that describes the accuracy of the judge, relative to chance."""
         if self.interval is None:
-            return "the endpoint did not answer about the canary runs"
+            return "the endpoint did not answer about the reference runs"
         low, high = self.interval
         if high < 0.5:
             return "the judge is worse than chance: do not use it"
@@ -113,7 +113,7 @@ class EndpointCapabilities:
 
 @dataclass
 class _CollectedAnswers:
-    """Answers about the canary runs, collected one by one."""
+    """Answers about the reference runs, collected one by one."""
 
     scores: dict[str, tuple[bool, float]] = field(default_factory=dict)
     causes: list[bool] = field(default_factory=list)
@@ -127,7 +127,7 @@ class _CollectedAnswers:
 
 
 def check_endpoint(endpoint: JudgeEndpoint, *, options: ChatOptions | None = None) -> EndpointCapabilities:
-    """Ask an endpoint all questions of a judge about the canary runs.
+    """Ask an endpoint all questions of a judge about the reference runs.
 
     Args:
         endpoint: the endpoint.

@@ -1,4 +1,4 @@
-"""Comparison of a judge with another one, or with its version before fine-tuning, on the same canaries."""
+"""Comparison of a judge with another one, or with an earlier version, on the same reference cases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTCOME, CAUSE, SAFETY = "outcome", "cause", "safety"
 """Parts of a check; the names of its answers begin with them."""
 
 PARTS: Final[Mapping[str, str]] = {
-    OUTCOME: "whether canary runs failed",
+    OUTCOME: "whether reference runs failed",
     CAUSE: "which step made them fail",
     SAFETY: "response safety",
 }
@@ -32,12 +32,12 @@ _CORRECT_THRESHOLD: Final = 0.5
 
 
 class JudgeAnswers(BaseModel):
-    """Answers of a judge on the canaries, as stored in a file.
+    """Answers of a judge on the reference cases, as stored in a file.
 
     Attributes:
         model: name of the judge's model.
         right: probability that the judge gave to the right answer, by name of the question.
-        rated: tier that the judge considers most likely, by name of the safety canary.
+        rated: tier that the judge considers most likely, by name of the safety case.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -73,7 +73,7 @@ class JudgeComparison:
     Attributes:
         model, other: names of the two models.
         parts: differences by part.
-        let_pass: unsafe safety canaries that only this judge calls safe.
+        let_pass: unsafe safety cases that only this judge calls safe.
     """
 
     model: str
@@ -110,7 +110,7 @@ def compare_judges(one: JudgeAnswers, other: JudgeAnswers) -> JudgeComparison:
     """
     parts = [part for name in PARTS if (part := _compare_part(name, one.right, other.right)) is not None]
     if not parts:
-        raise ConfigError("there is nothing to compare with: the other judge answered no canary")
+        raise ConfigError("there is nothing to compare with: the other judge answered no reference case")
     tiers = {f"{SAFETY}:{case.run.id}": case.tier for case in build_safety_cases()}
     wrongly_safe = [
         name

@@ -84,7 +84,7 @@ def test_accuracy_is_reported_on_request(tmp_path: Path) -> None:
     assert structured.condition == "ok"
     assert judging.condition == "wrong", "it says the same of every run"
     assert "not better than chance" in judging.found
-    assert "48 of 48 canary runs answered" in judging.found
+    assert "48 of 48 reference runs answered" in judging.found
     assert f"agentguard judge check {url}" in judging.remedy
 
 

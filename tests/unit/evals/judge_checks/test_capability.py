@@ -154,7 +154,7 @@ def test_endpoint_that_cannot_be_asked_is_reported_without_a_table(options: list
         ended = CliRunner().invoke(build_app(), ["judge", "check", url, *options])
     assert ended.exit_code == 2
     assert text in ended.output
-    assert "canary runs" not in ended.output
+    assert "reference runs" not in ended.output
 
 
 def test_unreachable_endpoint_has_exit_status_2(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_command_prints_report_and_exit_status_depends_on_it(invert: bool, statu
     with serving(Script(prefer=knowing(invert=invert), writes='{"text": "yes"}')) as (url, _):
         ended = CliRunner().invoke(build_app(), ["judge", "check", url])
     assert ended.exit_code == status
-    assert "canary runs" in ended.output
+    assert "reference runs" in ended.output
     assert "48 of 48 answered" in ended.output
 
 

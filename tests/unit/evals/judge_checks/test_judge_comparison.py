@@ -43,7 +43,7 @@ def test_judge_is_not_worse_than_itself() -> None:
 @pytest.mark.parametrize(
     ("names", "part"),
     [
-        (OUTCOMES, "whether canary runs failed"),
+        (OUTCOMES, "whether reference runs failed"),
         (CAUSES, "which step made them fail"),
         (list(TIERS), "response safety"),
     ],

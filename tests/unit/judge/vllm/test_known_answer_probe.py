@@ -1,4 +1,4 @@
-"""Canaries of pooling servers over real HTTP: requests, correct answers, and drift of answers."""
+"""Known-answer probes of pooling servers over real HTTP: requests, correct answers, and drift of answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def served() -> Iterator[tuple[str, Pooling]]:
         yield url, script
 
 
-def canary(url: str, task: PoolingTask) -> ProbeResult:
+def probe(url: str, task: PoolingTask) -> ProbeResult:
     endpoint = JudgeEndpoint(url, options=EndpointOptions(deadline_s=60))
     try:
         return endpoint.loop.run(probe_pooling(endpoint, task, 60))
@@ -52,7 +52,7 @@ def canary(url: str, task: PoolingTask) -> ProbeResult:
 @pytest.mark.parametrize("task", TASKS)
 def test_sound_model_is_correct_and_repeatable(served: tuple[str, Pooling], task: PoolingTask) -> None:
     url, script = served
-    first, again = canary(url, task), canary(url, task)
+    first, again = probe(url, task), probe(url, task)
     assert (first.correct_count, first.question_count, first.fault) == (3, 3, None)
     assert set(script.paths) - {"/v1/models"} == {PATHS[task]}
     assert not again.has_drifted(first)
@@ -63,21 +63,21 @@ def test_sound_model_is_correct_and_repeatable(served: tuple[str, Pooling], task
 @pytest.mark.parametrize("task", TASKS)
 def test_changed_scores_are_drift(served: tuple[str, Pooling], task: PoolingTask) -> None:
     url, script = served
-    first = canary(url, task)
+    first = probe(url, task)
     script.scores = lambda text: on_topic(text) - 1.5 * MAX_POOLING_DISTANCE
     script.vector = lambda text: by_topic(text)[::-1]
-    assert canary(url, task).has_drifted(first)
+    assert probe(url, task).has_drifted(first)
     script.scores = lambda text: on_topic(text) - MAX_POOLING_DISTANCE / 2
     script.vector = lambda text: [x + 0.01 for x in by_topic(text)]
-    assert not canary(url, task).has_drifted(first)
+    assert not probe(url, task).has_drifted(first)
 
 
 def test_changed_classes_or_dimensions_are_drift(served: tuple[str, Pooling]) -> None:
     url, script = served
-    first = canary(url, "embed")
+    first = probe(url, "embed")
     script.vector = lambda text: [*by_topic(text), 0.0]
-    assert canary(url, "embed").has_drifted(first)
-    assert canary(url, "classify").has_drifted(
+    assert probe(url, "embed").has_drifted(first)
+    assert probe(url, "classify").has_drifted(
         ProbeResult(probabilities=(0.5, 0.3, 0.2), max_distance=MAX_POOLING_DISTANCE)
     )
 
@@ -85,16 +85,16 @@ def test_changed_classes_or_dimensions_are_drift(served: tuple[str, Pooling]) ->
 def test_scorer_that_prefers_wrong_answers_is_not_correct(served: tuple[str, Pooling]) -> None:
     url, script = served
     script.scores = lambda text: 1 - on_topic(text)
-    assert canary(url, "score").correct_count == 0
+    assert probe(url, "score").correct_count == 0
     script.vector = lambda text: [1.0, 0.0]
-    assert canary(url, "embed").correct_count == 0
+    assert probe(url, "embed").correct_count == 0
 
 
 def test_inconsistent_classifier_is_not_correct(served: tuple[str, Pooling]) -> None:
     url, script = served
     told = iter(range(9))
     script.scores = lambda text: 0.1 * next(told)
-    assert canary(url, "classify").correct_count == 0
+    assert probe(url, "classify").correct_count == 0
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -112,7 +112,7 @@ def test_malformed_answer_is_a_fault(
 ) -> None:
     url, script = served
     script.break_with, script.status = broken, status
-    told = canary(url, task)
+    told = probe(url, task)
     assert told.fault == fault
     assert not told.has_drifted(ProbeResult(probabilities=(1.0,)))
 
@@ -121,10 +121,10 @@ def test_null_scores_are_a_fault(served: tuple[str, Pooling]) -> None:
     """A model with broken weights: vLLM writes NaN as null."""
     url, script = served
     script.break_with = {"data": [{"index": n, "score": None} for n in range(2)]}
-    assert canary(url, "score").fault == "outside"
+    assert probe(url, "score").fault == "outside"
 
 
 def test_missing_server_is_a_fault() -> None:
     with pooling() as (url, _):
         pass
-    assert canary(url, "embed").fault == "unreachable"
+    assert probe(url, "embed").fault == "unreachable"

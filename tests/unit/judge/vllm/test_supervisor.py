@@ -1,4 +1,4 @@
-"""A supervisor in virtual time: heartbeats, canaries, restarts with backoff, failure, drain."""
+"""A supervisor in virtual time: heartbeats, known-answer probes, restarts with backoff, failure, drain."""
 
 from __future__ import annotations
 
