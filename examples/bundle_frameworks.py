@@ -10,8 +10,7 @@ import json
 from typing import Any
 
 import httpx2
-from agents import Agent as SdkAgent
-from agents import OpenAIChatCompletionsModel, RunConfig, function_tool
+from agents import Agent as SdkAgent, OpenAIChatCompletionsModel, RunConfig, function_tool
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.backends.base import Backend as Backend
-    from agentguard.backends.base import BackendRequest as BackendRequest
-    from agentguard.backends.base import Response as Response
-    from agentguard.backends.base import StreamingResponse as StreamingResponse
-    from agentguard.backends.base import UpstreamError as UpstreamError
+    from agentguard.backends.base import (
+        Backend as Backend,
+        BackendRequest as BackendRequest,
+        Response as Response,
+        StreamingResponse as StreamingResponse,
+        UpstreamError as UpstreamError,
+    )
     from agentguard.backends.config import BackendsOptions as BackendsOptions
     from agentguard.backends.pool import Pool as Pool
 

@@ -11,19 +11,24 @@ if TYPE_CHECKING:
     from agentguard.batch.conversion import ConversionOperation as ConversionOperation
     from agentguard.batch.diagnosis import DiagnosisOperation as DiagnosisOperation
     from agentguard.batch.distillation import DistillationOperation as DistillationOperation
-    from agentguard.batch.engines import Engine as Engine
-    from agentguard.batch.engines import LocalEngine as LocalEngine
-    from agentguard.batch.evaluation import EvaluationOperation as EvaluationOperation
-    from agentguard.batch.evaluation import score_rows as score_rows
-    from agentguard.batch.job import BatchJob as BatchJob
-    from agentguard.batch.job import JobEstimate as JobEstimate
-    from agentguard.batch.job import JobSummary as JobSummary
+    from agentguard.batch.engines import Engine as Engine, LocalEngine as LocalEngine
+    from agentguard.batch.evaluation import (
+        EvaluationOperation as EvaluationOperation,
+        score_rows as score_rows,
+    )
+    from agentguard.batch.job import (
+        BatchJob as BatchJob,
+        JobEstimate as JobEstimate,
+        JobSummary as JobSummary,
+    )
     from agentguard.batch.operation import Operation as Operation
     from agentguard.batch.ray_engine import RayEngine as RayEngine
-    from agentguard.batch.report import BatchReport as BatchReport
-    from agentguard.batch.report import build_batch_report as build_batch_report
-    from agentguard.batch.report import compute_table_version as compute_table_version
-    from agentguard.batch.report import is_verdict_folder as is_verdict_folder
+    from agentguard.batch.report import (
+        BatchReport as BatchReport,
+        build_batch_report as build_batch_report,
+        compute_table_version as compute_table_version,
+        is_verdict_folder as is_verdict_folder,
+    )
     from agentguard.batch.report_page import render_batch_parts as render_batch_parts
 
 _EXPORTS = {

@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.bundles.archive import read_bundle as read_bundle
-    from agentguard.bundles.archive import verify_bundle as verify_bundle
-    from agentguard.bundles.archive import write_bundle as write_bundle
-    from agentguard.bundles.bundle import Bundle as Bundle
-    from agentguard.bundles.bundle import RecordedCall as RecordedCall
+    from agentguard.bundles.archive import (
+        read_bundle as read_bundle,
+        verify_bundle as verify_bundle,
+        write_bundle as write_bundle,
+    )
+    from agentguard.bundles.bundle import Bundle as Bundle, RecordedCall as RecordedCall
     from agentguard.bundles.bundle_folder import BundleFolder as BundleFolder
-    from agentguard.bundles.call_binding import CallBinding as CallBinding
-    from agentguard.bundles.call_binding import RunBinding as RunBinding
+    from agentguard.bundles.call_binding import CallBinding as CallBinding, RunBinding as RunBinding
     from agentguard.bundles.call_recorder import record_run as record_run
     from agentguard.bundles.captured_run import build_run_bundle as build_run_bundle
     from agentguard.bundles.minimization import minimize_bundle as minimize_bundle
-    from agentguard.bundles.replay import ReplayResult as ReplayResult
-    from agentguard.bundles.replay import replay_bundle as replay_bundle
+    from agentguard.bundles.replay import ReplayResult as ReplayResult, replay_bundle as replay_bundle
     from agentguard.bundles.replay_scope import ReplayMode as ReplayMode
-    from agentguard.bundles.run_difference import Divergence as Divergence
-    from agentguard.bundles.run_difference import RunDifference as RunDifference
-    from agentguard.bundles.run_difference import ValueDifference as ValueDifference
-    from agentguard.bundles.run_difference import find_divergence as find_divergence
-    from agentguard.bundles.run_difference import find_run_difference as find_run_difference
+    from agentguard.bundles.run_difference import (
+        Divergence as Divergence,
+        RunDifference as RunDifference,
+        ValueDifference as ValueDifference,
+        find_divergence as find_divergence,
+        find_run_difference as find_run_difference,
+    )
 
 _EXPORTS = {
     "Bundle": "agentguard.bundles.bundle",

@@ -8,22 +8,30 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.chaos.campaign import Campaign as Campaign
-    from agentguard.chaos.campaign_report import CampaignReport as CampaignReport
-    from agentguard.chaos.campaign_report import build_campaign_report as build_campaign_report
-    from agentguard.chaos.campaign_report import render_campaign_parts as render_campaign_parts
-    from agentguard.chaos.campaign_report import render_campaign_report as render_campaign_report
-    from agentguard.chaos.campaign_reproducer import CampaignReproducer as CampaignReproducer
-    from agentguard.chaos.campaign_reproducer import select_runs as select_runs
-    from agentguard.chaos.campaign_reproducer import shrink_runs as shrink_runs
-    from agentguard.chaos.campaign_runner import CAMPAIGNS_FOLDER as CAMPAIGNS_FOLDER
-    from agentguard.chaos.campaign_runner import CampaignResult as CampaignResult
-    from agentguard.chaos.campaign_runner import CampaignRunner as CampaignRunner
-    from agentguard.chaos.campaign_runner import find_campaign_folders as find_campaign_folders
-    from agentguard.chaos.campaign_runner import is_campaign_folder as is_campaign_folder
-    from agentguard.chaos.campaign_runner import read_campaign_result as read_campaign_result
-    from agentguard.chaos.experiment import ExperimentOutcome as ExperimentOutcome
-    from agentguard.chaos.experiment import ExperimentResult as ExperimentResult
-    from agentguard.chaos.experiment import ExperimentRunner as ExperimentRunner
+    from agentguard.chaos.campaign_report import (
+        CampaignReport as CampaignReport,
+        build_campaign_report as build_campaign_report,
+        render_campaign_parts as render_campaign_parts,
+        render_campaign_report as render_campaign_report,
+    )
+    from agentguard.chaos.campaign_reproducer import (
+        CampaignReproducer as CampaignReproducer,
+        select_runs as select_runs,
+        shrink_runs as shrink_runs,
+    )
+    from agentguard.chaos.campaign_runner import (
+        CAMPAIGNS_FOLDER as CAMPAIGNS_FOLDER,
+        CampaignResult as CampaignResult,
+        CampaignRunner as CampaignRunner,
+        find_campaign_folders as find_campaign_folders,
+        is_campaign_folder as is_campaign_folder,
+        read_campaign_result as read_campaign_result,
+    )
+    from agentguard.chaos.experiment import (
+        ExperimentOutcome as ExperimentOutcome,
+        ExperimentResult as ExperimentResult,
+        ExperimentRunner as ExperimentRunner,
+    )
     from agentguard.chaos.injection import InjectionBinding as InjectionBinding
 
 _EXPORTS = {

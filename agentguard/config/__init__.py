@@ -9,10 +9,12 @@ from agentguard._lazy import lazy_exports
 if TYPE_CHECKING:
     from agentguard.config.acceptance import AcceptanceSettings as AcceptanceSettings
     from agentguard.config.judge import JudgeSettings as JudgeSettings
-    from agentguard.config.policy import BudgetSettings as BudgetSettings
-    from agentguard.config.policy import Policy as Policy
-    from agentguard.config.policy import RecoverSettings as RecoverSettings
-    from agentguard.config.policy import ToolSettings as ToolSettings
+    from agentguard.config.policy import (
+        BudgetSettings as BudgetSettings,
+        Policy as Policy,
+        RecoverSettings as RecoverSettings,
+        ToolSettings as ToolSettings,
+    )
     from agentguard.config.policy_discovery import find_policy as find_policy
     from agentguard.config.prices import TokenPrice as TokenPrice
 

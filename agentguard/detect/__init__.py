@@ -7,38 +7,21 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.detect.base import BaseDetector as BaseDetector
     from agentguard.detect.base import (
+        BaseDetector as BaseDetector,
         Detector as Detector,
-    )
-    from agentguard.detect.base import (
         DetectorFactory as DetectorFactory,
-    )
-    from agentguard.detect.base import (
         DetectorFailure as DetectorFailure,
-    )
-    from agentguard.detect.base import (
         Evidence as Evidence,
-    )
-    from agentguard.detect.base import (
         Finding as Finding,
-    )
-    from agentguard.detect.base import (
         RunRequirements as RunRequirements,
-    )
-    from agentguard.detect.base import (
         SimpleDetector as SimpleDetector,
-    )
-    from agentguard.detect.base import (
         detectors as detectors,
     )
-    from agentguard.detect.detection import DetectionResult as DetectionResult
-    from agentguard.detect.detection import detect as detect
+    from agentguard.detect.detection import DetectionResult as DetectionResult, detect as detect
     from agentguard.detect.run_view import RunView as RunView
     from agentguard.detect.runner import (
         IncrementalRunner as IncrementalRunner,
-    )
-    from agentguard.detect.runner import (
         build_detectors as build_detectors,
     )
 

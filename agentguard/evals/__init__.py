@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.evals.datasets.dataset import Dataset as Dataset
-    from agentguard.evals.datasets.dataset import load_dataset as load_dataset
+    from agentguard.evals.datasets.dataset import Dataset as Dataset, load_dataset as load_dataset
     from agentguard.evals.evaluate import compare as compare
     from agentguard.evals.judge_checks.attack_runner import run_attacks as run_attacks
-    from agentguard.evals.methods import BASELINES as BASELINES
-    from agentguard.evals.methods import MethodSpec as MethodSpec
-    from agentguard.evals.result import Evaluation as Evaluation
-    from agentguard.evals.result import Setting as Setting
-    from agentguard.evals.runner import EvaluationPlan as EvaluationPlan
-    from agentguard.evals.runner import EvaluationRunner as EvaluationRunner
+    from agentguard.evals.methods import BASELINES as BASELINES, MethodSpec as MethodSpec
+    from agentguard.evals.result import Evaluation as Evaluation, Setting as Setting
+    from agentguard.evals.runner import EvaluationPlan as EvaluationPlan, EvaluationRunner as EvaluationRunner
 
 _EXPORTS = {
     "BASELINES": "agentguard.evals.methods",

@@ -7,41 +7,47 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.judge.base import RUN_FAILED as RUN_FAILED
-    from agentguard.judge.base import ChoiceQuestion as ChoiceQuestion
-    from agentguard.judge.base import ClosableJudge as ClosableJudge
-    from agentguard.judge.base import GeneratedText as GeneratedText
-    from agentguard.judge.base import Judge as Judge
-    from agentguard.judge.base import JudgeAnswer as JudgeAnswer
-    from agentguard.judge.base import Predicate as Predicate
-    from agentguard.judge.base import Question as Question
-    from agentguard.judge.base import ScoreQuestion as ScoreQuestion
-    from agentguard.judge.base import TextGenerator as TextGenerator
-    from agentguard.judge.base import VersionedJudge as VersionedJudge
-    from agentguard.judge.base import build_root_cause_question as build_root_cause_question
-    from agentguard.judge.base import close_judge as close_judge
-    from agentguard.judge.cache import CachedJudge as CachedJudge
-    from agentguard.judge.cache import VerdictScope as VerdictScope
-    from agentguard.judge.classifier.pooling_judge import PoolingJudge as PoolingJudge
-    from agentguard.judge.classifier.pooling_judge import PoolingOptions as PoolingOptions
+    from agentguard.judge.base import (
+        RUN_FAILED as RUN_FAILED,
+        ChoiceQuestion as ChoiceQuestion,
+        ClosableJudge as ClosableJudge,
+        GeneratedText as GeneratedText,
+        Judge as Judge,
+        JudgeAnswer as JudgeAnswer,
+        Predicate as Predicate,
+        Question as Question,
+        ScoreQuestion as ScoreQuestion,
+        TextGenerator as TextGenerator,
+        VersionedJudge as VersionedJudge,
+        build_root_cause_question as build_root_cause_question,
+        close_judge as close_judge,
+    )
+    from agentguard.judge.cache import CachedJudge as CachedJudge, VerdictScope as VerdictScope
+    from agentguard.judge.classifier.pooling_judge import (
+        PoolingJudge as PoolingJudge,
+        PoolingOptions as PoolingOptions,
+    )
     from agentguard.judge.classifier.spec import ClassifierSpec as ClassifierSpec
     from agentguard.judge.embedded.judge import EmbeddedJudge as EmbeddedJudge
     from agentguard.judge.ensemble.panel import PanelJudge as PanelJudge
-    from agentguard.judge.ensemble.question_variants import BothOrdersJudge as BothOrdersJudge
-    from agentguard.judge.ensemble.question_variants import OptionSwapJudge as OptionSwapJudge
-    from agentguard.judge.ensemble.question_variants import ParaphraseJudge as ParaphraseJudge
+    from agentguard.judge.ensemble.question_variants import (
+        BothOrdersJudge as BothOrdersJudge,
+        OptionSwapJudge as OptionSwapJudge,
+        ParaphraseJudge as ParaphraseJudge,
+    )
     from agentguard.judge.ensemble.unanimous import UnanimousJudge as UnanimousJudge
     from agentguard.judge.factory import build_judge as build_judge
-    from agentguard.judge.llm.chat_judge import ChatJudge as ChatJudge
-    from agentguard.judge.llm.chat_judge import ChatOptions as ChatOptions
+    from agentguard.judge.llm.chat_judge import ChatJudge as ChatJudge, ChatOptions as ChatOptions
     from agentguard.judge.llm.client import JudgeEndpoint as JudgeEndpoint
     from agentguard.judge.llm.pool_transport import build_replicated_endpoint as build_replicated_endpoint
     from agentguard.judge.llm.types import EndpointOptions as EndpointOptions
-    from agentguard.judge.response_safety import ResponseSafety as ResponseSafety
-    from agentguard.judge.response_safety import SafetyAction as SafetyAction
-    from agentguard.judge.response_safety import SafetyAssessment as SafetyAssessment
-    from agentguard.judge.response_safety import SafetyRules as SafetyRules
-    from agentguard.judge.response_safety import SafetyTier as SafetyTier
+    from agentguard.judge.response_safety import (
+        ResponseSafety as ResponseSafety,
+        SafetyAction as SafetyAction,
+        SafetyAssessment as SafetyAssessment,
+        SafetyRules as SafetyRules,
+        SafetyTier as SafetyTier,
+    )
 
 _EXPORTS = {
     "BothOrdersJudge": "agentguard.judge.ensemble.question_variants",

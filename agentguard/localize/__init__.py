@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.localize.base import BaseLocalizer as BaseLocalizer
-    from agentguard.localize.base import Diagnosis as Diagnosis
-    from agentguard.localize.base import Hypothesis as Hypothesis
-    from agentguard.localize.base import Localizer as Localizer
-    from agentguard.localize.base import LocalizerFactory as LocalizerFactory
-    from agentguard.localize.base import SimpleLocalizer as SimpleLocalizer
-    from agentguard.localize.base import Trainable as Trainable
-    from agentguard.localize.base import get_localizer_registry as get_localizer_registry
+    from agentguard.localize.base import (
+        BaseLocalizer as BaseLocalizer,
+        Diagnosis as Diagnosis,
+        Hypothesis as Hypothesis,
+        Localizer as Localizer,
+        LocalizerFactory as LocalizerFactory,
+        SimpleLocalizer as SimpleLocalizer,
+        Trainable as Trainable,
+        get_localizer_registry as get_localizer_registry,
+    )
     from agentguard.localize.embedded import EmbeddedLocalizer as EmbeddedLocalizer
     from agentguard.localize.llm.fused import FusedLocalizer as FusedLocalizer
     from agentguard.localize.recalibration import RecalibratedLocalizer as RecalibratedLocalizer

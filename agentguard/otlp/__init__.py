@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.otlp.assessed_spans import RunAssessment as RunAssessment
-    from agentguard.otlp.assessed_spans import build_assessed_spans as build_assessed_spans
-    from agentguard.otlp.assessed_spans import load_stored_spans as load_stored_spans
-    from agentguard.otlp.exporter import ExportResult as ExportResult
-    from agentguard.otlp.exporter import ExportTarget as ExportTarget
-    from agentguard.otlp.exporter import send as send
+    from agentguard.otlp.assessed_spans import (
+        RunAssessment as RunAssessment,
+        build_assessed_spans as build_assessed_spans,
+        load_stored_spans as load_stored_spans,
+    )
+    from agentguard.otlp.exporter import (
+        ExportResult as ExportResult,
+        ExportTarget as ExportTarget,
+        send as send,
+    )
 
 _EXPORTS = {
     "ExportResult": "agentguard.otlp.exporter",

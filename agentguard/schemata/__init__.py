@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from agentguard.schemata.cache_policy import CachePolicy as CachePolicy
     from agentguard.schemata.distillation.distiller import (
         EmbeddedDistiller as EmbeddedDistiller,
-    )
-    from agentguard.schemata.distillation.distiller import (
         FailureLocation as FailureLocation,
     )
     from agentguard.schemata.distillation.llm_distiller import LLMDistiller as LLMDistiller
@@ -19,65 +17,39 @@ if TYPE_CHECKING:
     from agentguard.schemata.induction.clustering import propose_codes as propose_codes
     from agentguard.schemata.induction.taxonomy_writer import (
         accept_proposals as accept_proposals,
-    )
-    from agentguard.schemata.induction.taxonomy_writer import (
         format_taxonomy as format_taxonomy,
     )
     from agentguard.schemata.live_cache import SchemaCache as SchemaCache
     from agentguard.schemata.merge import merge_schemata as merge_schemata
     from agentguard.schemata.model import (
         ErrorSchema as ErrorSchema,
-    )
-    from agentguard.schemata.model import (
         Match as Match,
-    )
-    from agentguard.schemata.model import (
         Profile as Profile,
-    )
-    from agentguard.schemata.model import (
         Provenance as Provenance,
-    )
-    from agentguard.schemata.model import (
         SchemaOrigin as SchemaOrigin,
-    )
-    from agentguard.schemata.model import (
         SchemaStatus as SchemaStatus,
     )
     from agentguard.schemata.persistence import (
         FileSchemaStore as FileSchemaStore,
-    )
-    from agentguard.schemata.persistence import (
         SqlSchemaStore as SqlSchemaStore,
-    )
-    from agentguard.schemata.persistence import (
         load_schemata as load_schemata,
     )
     from agentguard.schemata.profiles.delexicalization import (
         Delexicalizer as Delexicalizer,
-    )
-    from agentguard.schemata.profiles.delexicalization import (
         delexicalize as delexicalize,
     )
     from agentguard.schemata.profiles.step_profile import (
         profile_run as profile_run,
-    )
-    from agentguard.schemata.profiles.step_profile import (
         profile_steps as profile_steps,
     )
     from agentguard.schemata.selection import select_schemata as select_schemata
     from agentguard.schemata.serialization import (
         read_schemata as read_schemata,
-    )
-    from agentguard.schemata.serialization import (
         write_schemata as write_schemata,
     )
     from agentguard.schemata.vectors.base import (
         HashingVectoriser as HashingVectoriser,
-    )
-    from agentguard.schemata.vectors.base import (
         Vectoriser as Vectoriser,
-    )
-    from agentguard.schemata.vectors.base import (
         vectorisers as vectorisers,
     )
     from agentguard.schemata.vectors.embedding_client import EndpointEmbedding as EndpointEmbedding

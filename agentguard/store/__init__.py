@@ -18,32 +18,38 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.store.db.rows import AcceptanceRow as AcceptanceRow
-    from agentguard.store.db.rows import BranchRow as BranchRow
-    from agentguard.store.db.rows import DiagnosisRow as DiagnosisRow
-    from agentguard.store.db.rows import EffectRow as EffectRow
-    from agentguard.store.db.rows import FindingRow as FindingRow
-    from agentguard.store.db.rows import HealthHintRow as HealthHintRow
-    from agentguard.store.db.rows import IssueRow as IssueRow
-    from agentguard.store.db.rows import JudgementRow as JudgementRow
-    from agentguard.store.db.rows import RecoveryRow as RecoveryRow
-    from agentguard.store.db.rows import RunRow as RunRow
-    from agentguard.store.db.rows import SavedViewRow as SavedViewRow
-    from agentguard.store.db.rows import SchemaRow as SchemaRow
-    from agentguard.store.db.rows import SessionRow as SessionRow
-    from agentguard.store.db.rows import SnapshotRow as SnapshotRow
-    from agentguard.store.db.rows import StepRow as StepRow
-    from agentguard.store.db.rows import VerdictRow as VerdictRow
-    from agentguard.store.db.rows import compute_verdict_key as compute_verdict_key
-    from agentguard.store.db.run_summary import RunFacets as RunFacets
-    from agentguard.store.db.run_summary import RunSort as RunSort
-    from agentguard.store.db.run_summary import RunSummaryFilter as RunSummaryFilter
-    from agentguard.store.db.run_summary import RunSummaryRow as RunSummaryRow
-    from agentguard.store.db.run_summary import VerdictFilter as VerdictFilter
+    from agentguard.store.db.rows import (
+        AcceptanceRow as AcceptanceRow,
+        BranchRow as BranchRow,
+        DiagnosisRow as DiagnosisRow,
+        EffectRow as EffectRow,
+        FindingRow as FindingRow,
+        HealthHintRow as HealthHintRow,
+        IssueRow as IssueRow,
+        JudgementRow as JudgementRow,
+        RecoveryRow as RecoveryRow,
+        RunRow as RunRow,
+        SavedViewRow as SavedViewRow,
+        SchemaRow as SchemaRow,
+        SessionRow as SessionRow,
+        SnapshotRow as SnapshotRow,
+        StepRow as StepRow,
+        VerdictRow as VerdictRow,
+        compute_verdict_key as compute_verdict_key,
+    )
+    from agentguard.store.db.run_summary import (
+        RunFacets as RunFacets,
+        RunSort as RunSort,
+        RunSummaryFilter as RunSummaryFilter,
+        RunSummaryRow as RunSummaryRow,
+        VerdictFilter as VerdictFilter,
+    )
     from agentguard.store.options import StoreOptions as StoreOptions
-    from agentguard.store.read.pagination import Page as Page
-    from agentguard.store.read.pagination import ResultPage as ResultPage
-    from agentguard.store.read.pagination import RunFilter as RunFilter
+    from agentguard.store.read.pagination import (
+        Page as Page,
+        ResultPage as ResultPage,
+        RunFilter as RunFilter,
+    )
     from agentguard.store.store import Store as Store
 
 _EXPORTS = {

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.trace_sources.base import TraceQuery as TraceQuery
-    from agentguard.trace_sources.base import TraceSource as TraceSource
+    from agentguard.trace_sources.base import TraceQuery as TraceQuery, TraceSource as TraceSource
     from agentguard.trace_sources.reader import read_traces as read_traces
-    from agentguard.trace_sources.url import format_trace_url as format_trace_url
-    from agentguard.trace_sources.url import is_trace_url as is_trace_url
-    from agentguard.trace_sources.url import parse_trace_url as parse_trace_url
+    from agentguard.trace_sources.url import (
+        format_trace_url as format_trace_url,
+        is_trace_url as is_trace_url,
+        parse_trace_url as parse_trace_url,
+    )
 
 _EXPORTS = {
     "TraceQuery": "agentguard.trace_sources.base",

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge_process import ROOT, Serving, get, gone
-from tests.judge_process import serving as serving_with
+from tests.judge_process import ROOT, Serving, get, gone, serving as serving_with
 from tests.unit.judge.chat_server import closed_port
 
 FAKE = ROOT / "tests" / "fake_vllm"

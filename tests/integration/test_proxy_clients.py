@@ -21,9 +21,11 @@ from langchain_openai import ChatOpenAI
 from agentguard.store import Store
 from agentguard.store.read.pagination import Page
 from tests.proxy_server import Proxy, serving, within
-from tests.unit.integrations import anthropic_server as claude
-from tests.unit.integrations import openai_responses_server as responses
-from tests.unit.integrations import openai_server as chat
+from tests.unit.integrations import (
+    anthropic_server as claude,
+    openai_responses_server as responses,
+    openai_server as chat,
+)
 from tests.unit.integrations.openai_server import Body, Raw
 
 pytestmark = pytest.mark.slow

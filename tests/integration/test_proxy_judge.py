@@ -12,8 +12,7 @@ from agentguard.store import Store
 from tests.contract.test_judge_requests import COUNTS
 from tests.proxy_server import CHAT, Proxy, serving, within
 from tests.unit.integrations import openai_server as model_server
-from tests.unit.judge.chat_server import Script
-from tests.unit.judge.chat_server import serving as serving_judge
+from tests.unit.judge.chat_server import Script, serving as serving_judge
 
 pytestmark = pytest.mark.slow
 

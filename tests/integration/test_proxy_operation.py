@@ -17,9 +17,7 @@ from tests.otlp_receiver import receiving
 from tests.postgres import postgres, postgres_url  # noqa: F401
 from tests.proxy_server import CHAT, chat, serving, within
 from tests.unit.integrations import openai_responses_server, openai_server
-from tests.unit.server.proxy.guard.scripted_model import CHAT as CHAT_API
-from tests.unit.server.proxy.guard.scripted_model import RESPONSES as RESPONSES_API
-from tests.unit.server.proxy.guard.scripted_model import calls
+from tests.unit.server.proxy.guard.scripted_model import CHAT as CHAT_API, RESPONSES as RESPONSES_API, calls
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentguard.backends.http.limits import HttpLimits
 from agentguard.backends.http.response_parser import MalformedResponse, ResponseParser

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.detect.builders import found as detected
-from tests.unit.detect.builders import run, user
+from tests.unit.detect.builders import found as detected, run, user
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted([*ROOT.glob("agentguard/**/*.py"), *ROOT.glob("server/**/*.py")])

@@ -12,8 +12,7 @@ import pytest
 from agentguard_server.proxy.config.schema import ProxySettings
 from agentguard_server.proxy.process.bootstrap import Bootstrap
 from agentguard_server.proxy.routes import match_route, normalize_target
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.testing.fake_backend import FakeBackend
 from tests.unit.server.proxy.harness import Got, head_of, read_response, serving

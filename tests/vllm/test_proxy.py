@@ -19,8 +19,7 @@ from openai import OpenAI
 from agentguard.store import Store
 from tests.faulty_relay import cutting
 from tests.proxy_server import Proxy, serving, within
-from tests.unit.integrations.openai_server import Body, Raw, Server
-from tests.unit.integrations.openai_server import serving as model_server
+from tests.unit.integrations.openai_server import Body, Raw, Server, serving as model_server
 from tests.vllm.scripted_endpoint import BESIDE, TASK, TOOLS, allowed, texts
 from tests.vllm_server import VllmServer
 

@@ -7,30 +7,40 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.chaos.causality.cycle_confirmation import ConfirmedCycle as ConfirmedCycle
-    from agentguard.chaos.causality.cycle_confirmation import CycleStatus as CycleStatus
+    from agentguard.chaos.causality.cycle_confirmation import (
+        ConfirmedCycle as ConfirmedCycle,
+        CycleStatus as CycleStatus,
+    )
     from agentguard.chaos.causality.cycles import CausalCycle as CausalCycle
     from agentguard.chaos.causality.edges import CausalEdge as CausalEdge
-    from agentguard.chaos.causality.fault_probe import FaultInjection as FaultInjection
-    from agentguard.chaos.causality.fault_probe import FaultKind as FaultKind
-    from agentguard.chaos.causality.fault_probe import FaultProbe as FaultProbe
-    from agentguard.chaos.causality.fault_probe import SiteFault as SiteFault
-    from agentguard.chaos.causality.reproducer_bundle import run_reproducer as run_reproducer
+    from agentguard.chaos.causality.fault_probe import (
+        FaultInjection as FaultInjection,
+        FaultKind as FaultKind,
+        FaultProbe as FaultProbe,
+        SiteFault as SiteFault,
+    )
     from agentguard.chaos.causality.reproducer_bundle import (
+        run_reproducer as run_reproducer,
         write_reproducer_bundle as write_reproducer_bundle,
     )
-    from agentguard.chaos.causality.stitching_campaign import StitchingCampaign as StitchingCampaign
-    from agentguard.chaos.causality.stitching_campaign import StitchingResult as StitchingResult
-    from agentguard.chaos.causality.stitching_campaign import search_cycles as search_cycles
-    from agentguard.chaos.causality.stitching_report import StitchingReport as StitchingReport
-    from agentguard.chaos.causality.stitching_report import build_stitching_report as build_stitching_report
-    from agentguard.chaos.causality.stitching_report import encode_stitching_report as encode_stitching_report
-    from agentguard.chaos.causality.stitching_report import find_stitching_folders as find_stitching_folders
-    from agentguard.chaos.causality.stitching_report import read_stitching_report as read_stitching_report
-    from agentguard.chaos.causality.stitching_report import render_stitching_parts as render_stitching_parts
-    from agentguard.chaos.causality.stitching_report import render_stitching_report as render_stitching_report
-    from agentguard.chaos.causality.workload_run import WorkloadRun as WorkloadRun
-    from agentguard.chaos.causality.workload_run import run_workload as run_workload
+    from agentguard.chaos.causality.stitching_campaign import (
+        StitchingCampaign as StitchingCampaign,
+        StitchingResult as StitchingResult,
+        search_cycles as search_cycles,
+    )
+    from agentguard.chaos.causality.stitching_report import (
+        StitchingReport as StitchingReport,
+        build_stitching_report as build_stitching_report,
+        encode_stitching_report as encode_stitching_report,
+        find_stitching_folders as find_stitching_folders,
+        read_stitching_report as read_stitching_report,
+        render_stitching_parts as render_stitching_parts,
+        render_stitching_report as render_stitching_report,
+    )
+    from agentguard.chaos.causality.workload_run import (
+        WorkloadRun as WorkloadRun,
+        run_workload as run_workload,
+    )
 
 _EXPORTS = {
     "CausalCycle": "agentguard.chaos.causality.cycles",

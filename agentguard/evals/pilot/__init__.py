@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.evals.pilot.estimate import InterventionEstimate as InterventionEstimate
-    from agentguard.evals.pilot.estimate import OutcomeRun as OutcomeRun
-    from agentguard.evals.pilot.estimate import PilotPair as PilotPair
-    from agentguard.evals.pilot.estimate import PilotReport as PilotReport
-    from agentguard.evals.pilot.estimate import PilotVerdict as PilotVerdict
-    from agentguard.evals.pilot.estimate import estimate_interventions as estimate_interventions
-    from agentguard.evals.pilot.estimate import pair_runs as pair_runs
-    from agentguard.evals.pilot.policy_proposal import format_estimate as format_estimate
-    from agentguard.evals.pilot.policy_proposal import format_policy as format_policy
-    from agentguard.evals.pilot.policy_proposal import propose_policy as propose_policy
+    from agentguard.evals.pilot.estimate import (
+        InterventionEstimate as InterventionEstimate,
+        OutcomeRun as OutcomeRun,
+        PilotPair as PilotPair,
+        PilotReport as PilotReport,
+        PilotVerdict as PilotVerdict,
+        estimate_interventions as estimate_interventions,
+        pair_runs as pair_runs,
+    )
+    from agentguard.evals.pilot.policy_proposal import (
+        format_estimate as format_estimate,
+        format_policy as format_policy,
+        propose_policy as propose_policy,
+    )
     from agentguard.evals.pilot.scripted import run_scripted_pilot as run_scripted_pilot
 
 _EXPORTS = {

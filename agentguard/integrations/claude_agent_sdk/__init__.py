@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.integrations.claude_agent_sdk.hooks import ClaudeAgentHooks as ClaudeAgentHooks
-    from agentguard.integrations.claude_agent_sdk.hooks import build_guarded_options as build_guarded_options
+    from agentguard.integrations.claude_agent_sdk.hooks import (
+        ClaudeAgentHooks as ClaudeAgentHooks,
+        build_guarded_options as build_guarded_options,
+    )
     from agentguard.integrations.claude_agent_sdk.query import query_with_rollback as query_with_rollback
 
 _EXPORTS = {

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.integrations.crewai.llm import GuardedLLM as GuardedLLM
-    from agentguard.integrations.crewai.llm import build_guarded_llm as build_guarded_llm
+    from agentguard.integrations.crewai.llm import (
+        GuardedLLM as GuardedLLM,
+        build_guarded_llm as build_guarded_llm,
+    )
 
 _EXPORTS = {
     "GuardedLLM": "agentguard.integrations.crewai.llm",

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.integrations.langgraph.graph import GuardedGraph as GuardedGraph
-    from agentguard.integrations.langgraph.graph import build_tool_node as build_tool_node
+    from agentguard.integrations.langgraph.graph import (
+        GuardedGraph as GuardedGraph,
+        build_tool_node as build_tool_node,
+    )
 
 _EXPORTS = {
     "GuardedGraph": "agentguard.integrations.langgraph.graph",

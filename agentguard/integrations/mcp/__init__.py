@@ -8,8 +8,10 @@ from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentguard.integrations.mcp.stdio_relay import run_stdio_relay as run_stdio_relay
-    from agentguard.integrations.mcp.tool_guard import McpToolGuard as McpToolGuard
-    from agentguard.integrations.mcp.tool_guard import RelayedMessage as RelayedMessage
+    from agentguard.integrations.mcp.tool_guard import (
+        McpToolGuard as McpToolGuard,
+        RelayedMessage as RelayedMessage,
+    )
 
 _EXPORTS = {
     "McpToolGuard": "agentguard.integrations.mcp.tool_guard",

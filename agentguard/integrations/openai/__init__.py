@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.integrations.openai.httpx2_transport import AsyncGuardTransport as AsyncGuardTransport
-    from agentguard.integrations.openai.httpx2_transport import GuardTransport as GuardTransport
+    from agentguard.integrations.openai.httpx2_transport import (
+        AsyncGuardTransport as AsyncGuardTransport,
+        GuardTransport as GuardTransport,
+    )
     from agentguard.integrations.openai.httpx_transport import (
         AsyncHttpxGuardTransport as AsyncHttpxGuardTransport,
+        HttpxGuardTransport as HttpxGuardTransport,
     )
-    from agentguard.integrations.openai.httpx_transport import HttpxGuardTransport as HttpxGuardTransport
 
 _EXPORTS = {
     "GuardTransport": "agentguard.integrations.openai.httpx2_transport",

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, inspect, select
-from sqlalchemy import text as to_statement
+from sqlalchemy import Connection, inspect, select, text as to_statement
 
 from agentguard.errors import FormatError, StoreError
 from agentguard.store.db.compiled_statements import match_any_id, to_id_parameter

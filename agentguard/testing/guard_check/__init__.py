@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from agentguard._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentguard.testing.guard_check.check import GuardCheckReport as GuardCheckReport
-    from agentguard.testing.guard_check.check import check_driver as check_driver
-    from agentguard.testing.guard_check.check import run_guard_check as run_guard_check
+    from agentguard.testing.guard_check.check import (
+        GuardCheckReport as GuardCheckReport,
+        check_driver as check_driver,
+        run_guard_check as run_guard_check,
+    )
     from agentguard.testing.guard_check.scenarios import build_scenarios as build_scenarios
     from agentguard.testing.guard_check.scripted_run import ScriptedScenario as ScriptedScenario
 

@@ -1,7 +1,6 @@
 """The load balancer against a second implementation of its rules, for any mixture of states."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentguard.backends.base import BackendRequest
 from agentguard.backends.load_balancer import AttemptContext, NoReplica

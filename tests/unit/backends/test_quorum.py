@@ -2,8 +2,7 @@ import asyncio
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentguard.errors import BackendError
 from agentguard.model_api.canonicalization import canonicalize_response, canonicalize_stream

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentguard.batch import InputOptions
-from agentguard.batch import run_comparison as batch_comparison
+from agentguard.batch import InputOptions, run_comparison as batch_comparison
 from agentguard.batch.output_folder import BatchOutput
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard

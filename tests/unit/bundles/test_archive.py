@@ -8,8 +8,7 @@ import zipfile
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.bundles import Bundle, RecordedCall, read_bundle, verify_bundle, write_bundle
 from agentguard.errors import BundleError

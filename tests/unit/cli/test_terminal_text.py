@@ -1,5 +1,4 @@
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.cli.terminal_text import extract_excerpt, sanitize, to_one_line
 

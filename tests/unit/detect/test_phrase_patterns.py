@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.detect.phrase_patterns import _LIMIT_PATTERN, _SURRENDER_PATTERN, find_surrender
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.detect.base import BaseDetector, Finding, detectors
 from agentguard.detect.detection import detect, mark_recoveries

@@ -7,8 +7,7 @@ import json
 from typing import Any
 
 import httpx2
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentguard.guard import Guard
 from agentguard.intercept.adapters.openai_chat import ChatAdapter

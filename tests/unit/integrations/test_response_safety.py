@@ -18,9 +18,7 @@ from pydantic_ai.models.function import FunctionModel
 from agentguard.errors import RunStopped
 from agentguard.guard import Guard
 from tests.unit.integrations.test_langchain import Scripted
-from tests.unit.integrations.test_openai_agents import QUIET
-from tests.unit.integrations.test_openai_agents import Scripted as SdkScripted
-from tests.unit.integrations.test_openai_agents import say as sdk_say
+from tests.unit.integrations.test_openai_agents import QUIET, Scripted as SdkScripted, say as sdk_say
 from tests.unit.runtime.test_response_safety import CONDITIONAL, UNSAFE, safety
 
 TASK = "How do I get in?"

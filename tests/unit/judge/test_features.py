@@ -7,8 +7,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agentguard.judge.embedded.features.catalogue import (
     COLUMN_BY_NAME,

@@ -4,8 +4,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import ConfigError
 from agentguard.judge.llm.prompt import compute_nonce, fence, render_run, render_step, shorten

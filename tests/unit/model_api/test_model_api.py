@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentguard.model_api import API_FORMATS
 from agentguard.model_api.sse import EVENT_END, EventSplitter, extract_data, split_events

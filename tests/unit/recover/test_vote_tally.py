@@ -6,8 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.recover.actions import Sample, SampleVariant
 from agentguard.recover.vote_tally import VoteCandidate, count_votes, to_ballot

@@ -6,8 +6,7 @@ import threading
 from contextvars import ContextVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.resilience.ordered_map import map_ordered
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.schemata.profiles.delexicalization import CLASS_WORDS, GAP_MARKER, Delexicalizer, delexicalize
 from agentguard.schemata.profiles.vocabulary import FUNCTION_WORDS, NUMBER_WORDS, PROCESS_WORDS, WORDS

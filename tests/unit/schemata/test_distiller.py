@@ -8,8 +8,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from agentguard.detect.base import Finding
 from agentguard.detect.detection import detect

@@ -7,8 +7,7 @@ from functools import reduce
 from itertools import permutations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import InputError
 from agentguard.schemata.merge import (

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import FormatError
 from agentguard.schemata.model import ErrorSchema, Provenance, SchemaOrigin, SchemaStatus

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import ConfigError, InputError, ModelFileError, UnknownPlugin
 from agentguard.schemata.vectors import vectoriser_files

@@ -4,8 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import ConfigError, StoreUnavailable
 from agentguard.store import Store

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import StoreError
 from agentguard.store.db import payload as module

@@ -4,10 +4,8 @@ import re
 import threading
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sqlalchemy import Text, cast, select, update
-from sqlalchemy import text as text_clause
+from hypothesis import given, settings, strategies as st
+from sqlalchemy import Text, cast, select, text as text_clause, update
 
 from agentguard.errors import StoreError
 from agentguard.store import Store

@@ -4,8 +4,7 @@ import itertools
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agentguard.errors import StoreError
 from agentguard.store import Store

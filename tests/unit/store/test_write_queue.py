@@ -5,8 +5,7 @@ import time
 from collections import deque
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentguard.store.db.rows import FindingRow

@@ -23,8 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agentguard._bounded_map import BoundedMap
-from agentguard.backends.base import Headers, StreamingResponse
-from agentguard.backends.base import Response as BackendResponse
+from agentguard.backends.base import Headers, Response as BackendResponse, StreamingResponse
 from agentguard.errors import InputError, ResilienceError
 from agentguard.resilience.clock import MONOTONIC, Clock
 from agentguard_server.proxy.auth.authorization import ANONYMOUS, Caller

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import ConfigError, EvaluationError, FormatError, InputError
 from agentguard.evals.datasets.manifest import (

@@ -7,8 +7,7 @@ from dataclasses import fields
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentguard.errors import InputError
 from agentguard.evals.inject.edits.base import RewrittenRun, TailHandling, get_edit_registry

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import JudgeError
 from agentguard.judge.vllm.server_metrics import ServerWork, fetch_counters, fetch_work, sum_counters

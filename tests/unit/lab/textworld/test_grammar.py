@@ -7,8 +7,7 @@ import random
 import pytest
 from agentguard_lab.textworld.grammar import count_texts, draw, parse
 from agentguard_lab.textworld.phrases import ACTION, MEMORY, PLANNING, REFLECTION
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import ConfigError
 

@@ -6,8 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import ConfigError
 from agentguard.recover.snapshots.manager import CheckpointInterval, compute_daly_interval

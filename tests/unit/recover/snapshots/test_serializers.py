@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import ConfigError, RecoveryError
 from agentguard.recover.snapshots.serializers import JsonCodec, PickleCodec, get_codec

@@ -8,8 +8,7 @@ from agentguard_server.proxy.auth.authorization import Keyring, generate_key
 from agentguard_server.proxy.auth.shared_counters import SharedCounters
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
 from agentguard_server.proxy.errors import ProxyError
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.unit.server.proxy.harness import ask, asked, gateway
 

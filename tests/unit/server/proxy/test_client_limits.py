@@ -12,8 +12,7 @@ from agentguard_server.proxy.auth.authorization import Caller, Keyring
 from agentguard_server.proxy.auth.shared_counters import SharedCounters
 from agentguard_server.proxy.config.schema import ClientLimits, KeyOptions
 from agentguard_server.proxy.errors import ProxyError
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 HASH = "sha256:" + "ab" * 32
 

@@ -18,8 +18,7 @@ from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.options import GuardOptions
 from agentguard_server.proxy.litellm import PATH, REQUEST_SCHEMA, LiteLLMGuardrail
 from agentguard_server.proxy.litellm.request import parse_guardrail_request
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route

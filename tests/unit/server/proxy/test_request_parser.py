@@ -16,8 +16,7 @@ from agentguard_server.proxy.http.headers import (
 )
 from agentguard_server.proxy.requests.request_parser import inspect_body, inspect_body_with_prefix
 from agentguard_server.proxy.routes import match_route
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 NAMES = st.sampled_from(
     [b"x-a", b"x-b", b"connection", b"te", b"authorization", b"x-api-key", b"agentguard-run", b"agentguard-x",

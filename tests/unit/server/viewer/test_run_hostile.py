@@ -6,8 +6,7 @@ from agentguard_server.viewer.app import build_app
 from agentguard_server.viewer.data.run_data import RunData
 from agentguard_server.viewer.export import render_html
 from agentguard_server.viewer.renderer import Renderer
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from starlette.testclient import TestClient
 
 from agentguard.detect.base import Evidence, Finding

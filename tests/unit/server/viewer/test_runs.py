@@ -7,8 +7,7 @@ import pytest
 from agentguard_server.viewer.app import build_app
 from agentguard_server.viewer.data.run_query import parse_run_query
 from agentguard_server.viewer.settings import ViewerSettings
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
 from agentguard.store import Store

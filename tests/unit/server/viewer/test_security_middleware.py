@@ -12,8 +12,7 @@ from agentguard_server.viewer.security_middleware import (
     _parse_host,
 )
 from agentguard_server.viewer.settings import ViewerSettings
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
 from agentguard.errors import ConfigError

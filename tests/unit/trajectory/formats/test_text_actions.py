@@ -4,8 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.errors import FormatError
 from agentguard.trajectory.formats._action_parser import parse_text_actions

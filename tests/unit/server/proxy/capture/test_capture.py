@@ -29,8 +29,7 @@ from agentguard_server.proxy.guard.inline_guard import InlineGuard, RunLogFactor
 from agentguard_server.proxy.guard.options import CaptureOptions, GuardOptions
 from agentguard_server.proxy.hooks import CompletedRequest, GuardOutcome, ProxyRequest
 from agentguard_server.proxy.process.bootstrap import Bootstrap
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard

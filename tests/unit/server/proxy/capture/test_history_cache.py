@@ -7,8 +7,7 @@ from typing import Any
 
 from agentguard_server.proxy.capture.history_cache import HistoryCache
 from agentguard_server.proxy.guard.inline_guarded_request import decode_body
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.intercept.conversation import build_prefix_keys
 from agentguard.intercept.guarded_apis import GUARDED_APIS

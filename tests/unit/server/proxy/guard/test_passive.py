@@ -13,8 +13,7 @@ from agentguard_server.proxy.capture.correlator import RunCorrelator
 from agentguard_server.proxy.capture.protocol import CapturedExchange
 from agentguard_server.proxy.capture.run_writer import RunWriter
 from agentguard_server.proxy.guard.options import GuardOptions
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentguard.config.policy import Policy
 from agentguard.guard import Guard

@@ -11,8 +11,7 @@ from agentguard_server.proxy.capture.correlator import _NO_CANDIDATES
 from agentguard_server.proxy.guard.inline_guard import InlineGuard
 from agentguard_server.proxy.guard.inline_guarded_request import InlineGuardedRequest
 from agentguard_server.proxy.guard.options import GuardOptions
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agentguard.config.policy import Policy
 from agentguard.intercept.adapters.anthropic_stream import AnthropicStreamBuffer

@@ -14,8 +14,7 @@ from agentguard_server.proxy.telemetry.metrics import Metrics, MetricSet, extrac
 from agentguard_server.proxy.telemetry.options import MetricsOptions
 from agentguard_server.proxy.telemetry.prometheus import render_prometheus
 from agentguard_server.proxy.telemetry.worker_snapshots import SnapshotDirectory
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentguard.resilience.events import EventKind, ResilienceEvent

@@ -12,8 +12,7 @@ from agentguard_server.proxy.hooks import GuardOutcome
 from agentguard_server.proxy.telemetry.options import TracingOptions
 from agentguard_server.proxy.telemetry.span_exporter import SpanExporter, to_span
 from agentguard_server.proxy.telemetry.trace_context import build_propagation_headers, extract_trace_context
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from agentguard.errors import ConfigError

@@ -9,8 +9,7 @@ import pytest
 from agentguard_server.viewer.escaping import escape_text, reveal_hidden_characters, to_single_line
 from agentguard_server.viewer.run.folded_text import FoldOptions, fold_text, is_json, segment_json
 from agentguard_server.viewer.run.highlights import Quote, QuoteIndex
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agentguard.detect.base import Evidence
 from agentguard.trajectory.model import Source, Step
