@@ -23,7 +23,7 @@
     │   └── RowsLost           rows that will not be written
     ├── ResilienceError        a call to an endpoint was not sent, or failed; has the stage that it reached
     │   ├── BackendError       the endpoint refused, failed, or broke off
-    │   ├── DeadlineExceeded   the time for the call is up
+    │   ├── DeadlineExceeded   the deadline of the call has passed
     │   ├── Stalled            a stream made no progress in its time
     │   ├── CircuitOpen        not sent: the endpoint failed too often recently
     │   ├── Overloaded         not sent: the work cannot be done in time
@@ -199,7 +199,7 @@ class BackendError(ResilienceError):
 
 
 class DeadlineExceeded(ResilienceError):
-    """The time for the call, with all its attempts and waits, is up."""
+    """The deadline of the call, for all its attempts and waits, has passed."""
 
     code = "deadline_exceeded"
 

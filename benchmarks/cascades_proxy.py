@@ -61,7 +61,7 @@ class AttemptProbe(Options):
 
 
 class BoundAttemptProbe:
-    """Marks each attempt."""
+    """Probe that marks each attempt."""
 
     def __init__(self, probe: FaultProbe, site: str, inner: Send) -> None:
         self._probe, self._site, self._inner = probe, site, inner

@@ -233,7 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--turns", type=int, default=200, help="boundaries and turns; 20 of 5 MB")
-    parser.add_argument("--runs", type=int, default=200, help="simulated runs a cell")
+    parser.add_argument("--runs", type=int, default=200, help="simulated runs per cell")
     asked = parser.parse_args()
     found: dict[str, Any] = {"boundary": {}, "cadence": cadences(asked.runs)}
     for name, size in SIZES.items():

@@ -17,7 +17,7 @@ from agentguard.resilience.stream_timeout import close_response
 
 
 class PoolMembership:
-    """Keeps the load balancer's replicas in step with the configuration and the administrator's commands.
+    """Membership of a pool: it applies the configuration and administrative commands to the load balancer.
 
     A removed replica gets no new requests, and is closed when its last request ends.
 

@@ -57,7 +57,7 @@ Ballot = Response | BufferedStream
 
 
 class QuorumReader:
-    """Sends requests to several replicas and counts their votes.
+    """Strategy that sends requests to several replicas and counts their votes.
 
     Args:
         options: options of voting; None disables it, so each request gets one answer.

@@ -160,7 +160,7 @@ def _check_resumable(body: dict[str, Any]) -> None:
 
 
 class StreamSplicer:
-    """Rewrites the events of a continuation.
+    """Editor of the events of a continuation.
 
     Usage is reported as for one response. The repeated text moves from prompt to completion tokens, by the
     number of chunks, each at least one token. The sum equals the server's count.

@@ -3,7 +3,7 @@
 A chunk is the unit of work and of resumption. Its digest covers its contents, so a job processes a
 changed chunk again, and skips an equal one.
 
-- Parquet and JSON Lines files with one run a row are cut into chunks of rows. The driver holds only the
+- Parquet and JSON Lines files with one run per row are cut into chunks of rows. The driver holds only the
   chunks in flight.
 - A file whose runs span rows (a log of events or spans) and a file of any other format is one chunk. The
   worker reads it.

@@ -22,8 +22,8 @@ class RunOutput:
 
     Attributes:
         values: result columns of the row.
-        is_retryable: True if the result has a failure that may be gone at the next run, such as a judge that
-            does not answer.
+        is_retryable: True if the result has a failure that may not occur again, such as a judge that does
+            not answer. The next job then processes the chunk of the run again.
     """
 
     values: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Output table of a batch job: one row a run, with a fixed schema."""
+"""Output table of a batch job: one row per run, with a fixed schema."""
 
 from __future__ import annotations
 

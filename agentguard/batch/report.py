@@ -93,12 +93,12 @@ class VerdictCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDivergence:
-    """First action in which a failed run leaves the runs of the same task without a failure.
+    """First action in which a failed run differs from a passed run of the same task.
 
     Attributes:
         task: the task.
         failed, passed: runs of the task with a failure, and without one.
-        failed_run, passed_run: the pair with the longest common beginning.
+        failed_run, passed_run: the pair with the longest common prefix.
         action: position of the first different action of an agent, from 0.
         failed_action, passed_action: the actions there; empty if the run has ended.
     """
@@ -256,7 +256,7 @@ class _ReportCounts:
         for dimension in DIMENSIONS:
             failed, runs = self._failed[dimension], self._runs[dimension]
             rates = [
-                # An agent that only the judge names is not in the run.
+                # A judge may name an agent that is not in the run, so `runs` may lack it.
                 FailureRate(name=name, runs=max(runs[name], failed[name]), failed=failed[name])
                 if dimension != "code"
                 else FailureRate(name=name, runs=diagnosed, failed=failed[name])

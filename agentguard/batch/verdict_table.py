@@ -49,7 +49,7 @@ VERDICT_TABLE: Final = OutputTable(
 
 - ``task`` is the beginning of the task. ``started_at`` is the earliest recorded time in epoch seconds, or
   null. ``model`` is the model of most steps. ``agents`` and ``tools`` are the names in the run.
-- ``actions`` has one label a step: its tool calls or its text. Equal labels are equal actions.
+- ``actions`` has one label per step: its tool calls or its text. Equal labels are equal actions.
 - ``step``, ``agent``, ``tool``, ``codes``, ``reason``, ``correction`` and ``evidence`` describe the first
   hypothesis. They are null if no failure was found.
 - ``signals`` are the signals of trouble for the comparison with the other runs of the agent; empty if the

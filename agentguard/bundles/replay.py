@@ -116,7 +116,7 @@ def _compare_effects(bundle: Bundle, replayer: CallReplayer, redactor: Redactor)
 
 
 def _set_recorded_times(run: Trajectory, recorded: Trajectory) -> Trajectory:
-    """Return a run with the recorded times of its steps: the clock is an input that the bundle holds."""
+    """Return a run with the recorded times of its steps, since a replay does not repeat the clock."""
     times = {branch.id: branch.steps for branch in recorded.branches}
     branches = tuple(
         replace(branch, steps=_set_step_times(branch.steps, times.get(branch.id, ())))

@@ -28,7 +28,7 @@ def shrink(
             help="Output folder of `chaos run`, for the bundles; by default, .agentguard/chaos/NAME.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")] = False,
 ) -> None:
     """Reduce the calls with a fault in each unsafe or failed run, and write the smallest runs as bundles.
 

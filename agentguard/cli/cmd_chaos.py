@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agentguard.chaos.causality import StitchingResult
     from agentguard.testing.fake_backend import FakeBackend, RecordedRequest
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 _POLL_INTERVAL_S = 0.2
 
 
@@ -137,7 +137,9 @@ def serve(
     script: Annotated[
         Path | None, typer.Argument(help="Script in YAML; without it there are no faults.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of 127.0.0.1; 0 selects a free port.")
+    ] = 0,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the schedule; by default that of the script.")
     ] = None,

@@ -134,7 +134,7 @@ def convert(
     traces. --to sft (chat messages), preference (prompt, chosen, rejected) and preference_openai write the
     results of acceptance tests as data for fine-tuning; without RUN they take all runs of the store.
     --to judge_sft and judge_preference write the judge's questions with the labels of reviewers.
-    --batch-output writes a table of Parquet files, with one run a row, and continues after a stop.
+    --batch-output writes a table of Parquet files, with one run per row, and continues after a stop.
 
     Exit status: 0 if all runs are written, 1 if some records are not readable or not accepted, 2 if none is
     written.

@@ -37,7 +37,7 @@ _MAX_PROBLEMS = 20
 Folders = Annotated[
     list[Path] | None,
     typer.Option(
-        "--datasets", metavar="DIR", help=f"Folder of further data sets; {DATASETS_VARIABLE} lists too."
+        "--datasets", metavar="DIR", help=f"Folder of further data sets, besides {DATASETS_VARIABLE}."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

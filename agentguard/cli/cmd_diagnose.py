@@ -114,7 +114,7 @@ def diagnose(
         bool, typer.Option("--no-summary", help="Print the full diagnosis of each run.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show every finding with its evidence.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one diagnosis a line as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one diagnosis per line.")] = False,
     output_format: Annotated[
         OutputFormat, typer.Option(help="Format of the output; all but text and json are reports for CI.")
     ] = OutputFormat.TEXT,
@@ -123,7 +123,7 @@ def diagnose(
     ] = None,
     sort: Annotated[SortKey, typer.Option(help="Order of many runs.")] = SortKey.VERDICT,
     group_by: Annotated[
-        GroupKey | None, typer.Option(help="Show one row a group of runs instead of one row a run.")
+        GroupKey | None, typer.Option(help="Show one row per group of runs instead of one row per run.")
     ] = None,
     assume_failed: Annotated[
         bool, typer.Option("--assume-failed", help="Treat every run as failed: only name the step.")

@@ -68,7 +68,7 @@ Since = Annotated[
     str | None, typer.Option(metavar="AGE", help="Only runs that began within this time, e.g. 12h or 7d.")
 ]
 Tenant = Annotated[str, typer.Option(help="Tenant of the runs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 FailOnFailure = Annotated[
     bool, typer.Option("--fail-on-failure", help="Exit with 3 if one of these runs failed, for CI.")
 ]

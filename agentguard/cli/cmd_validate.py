@@ -124,7 +124,7 @@ def _describe_gaps(tally: ReadSummary) -> Iterator[str]:
 
 
 def _group_errors(errors: list[InputError]) -> Iterator[str]:
-    """Yield a line a reason with the number of records and the first places; at most `_MAX_REASONS` lines."""
+    """Yield one line per reason, with the number of records and the first places; at most `_MAX_REASONS`."""
     groups: dict[str, list[InputError]] = {}
     for error in errors:
         groups.setdefault(error.reason, []).append(error)

@@ -37,7 +37,7 @@ _MIN_CODE_WIDTH: Final = 160  # the same, for the codes, and for the detector of
 def render_diagnosis_table(
     console: Console, runs: Sequence[RunSummary], selection: RunSelection, *, store: str = ""
 ) -> None:
-    """Print the counts, the most frequent causes, one row a run or group, and the next commands.
+    """Print the counts, the most frequent causes, one row per run or group, and the next commands.
 
     Args:
         console: the terminal.
@@ -98,7 +98,7 @@ def _build_group_table(groups: Sequence[RunGroup], columns: Sequence[str], width
 
 
 def _build_run_table(runs: Sequence[RunSummary], width: int) -> Table:
-    """Build a table with one row a run; a narrow one leaves out the numbers of steps and the agents."""
+    """Build a table with one row per run; a narrow one leaves out the numbers of steps and the agents."""
     has_agents, has_reasons = width >= _MIN_AGENT_WIDTH, width >= _MIN_REASON_WIDTH
     has_detectors = width >= _MIN_CODE_WIDTH
     table = _new_table()

@@ -179,7 +179,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
         return
     table = Table(box=None, show_header=False)
     context = "not reported" if found.context is None else f"{found.context:,} tokens"
-    context += " (most runs will be cut)" if has_short_context(found) else ""
+    context += " (most runs will be shortened)" if has_short_context(found) else ""
     kind = "the model's own" if found.raw else "normalised over the permitted answers"
     rows = [
         ("endpoint", url),
@@ -193,7 +193,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
             "not reported" if found.prefix_cache is None else f"{found.prefix_cache:.0%} of a second prompt",
         ),
         (
-            "seconds a question",
+            "seconds per question",
             f"{_format_number(found.seconds_first)} first, {_format_number(found.seconds_next)} next",
         ),
         ("reference runs", f"{found.asked} of {found.runs} answered"),
@@ -203,7 +203,7 @@ def _show_check(console: Console, url: str, found: EndpointCapabilities) -> None
         rows.append(
             ("pairs distinguished", f"{found.pairs:.0%} [{low:.0%}, {high:.0%}], AUROC {found.auroc:.2f}")
         )
-        rows.append(("by guessing", f"at least as many with probability {found.chance:.2g}"))
+        rows.append(("probability of so many pairs by guessing", f"{found.chance:.2g}"))
         rows.append(("steps named", "-" if found.cause is None else f"{found.cause:.0%} (chance 25 %)"))
     if found.safety is not None:
         rows.append(("tiers of replies named", f"{found.safety:.0%} (chance 25 %)"))
@@ -244,7 +244,8 @@ def _show_attacks(console: Console, report: AttackReport) -> None:
     console.print(table)
     low, high = report.interval
     console.print(
-        f"attacks flip {report.flips} of {report.open} verdicts that hold clean and with a placebo: "
+        f"attacks flip {report.flips} of {report.open} verdicts that differ from the attacker's without an "
+        "attack and with a placebo: "
         f"{report.flip_rate:.0%} [{low:.0%}, {high:.0%}]; changed actions of the guard: {report.actions}"
     )
     verdict = (

@@ -40,7 +40,7 @@ def serve(
     name: Annotated[str, typer.Option(help="Model name that clients request.")] = "judge",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 selects a free port.")
     ] = DEFAULT_PORT,
     max_model_len: Annotated[
         int | None,

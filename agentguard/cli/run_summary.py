@@ -171,7 +171,7 @@ class RunSelection:
         only: verdicts to show; empty for all.
         sort: order of the runs.
         limit: maximum number of rows; None for all.
-        group_by: property to group by; None for one row a run.
+        group_by: property to group by; None for one row per run.
     """
 
     only: tuple[Verdict, ...] = ()

@@ -25,11 +25,14 @@ def extract_words(lower_text: str, limit: int = 2_000) -> frozenset[str]:
 
 
 def jaccard_similarity(a: frozenset[str], b: frozenset[str]) -> float:
-    """Return the Jaccard similarity of two sets, in [0, 1]; two empty sets are equal."""
+    """Return the Jaccard similarity of two sets, in [0, 1]; 0 if their sizes rule out at least 0.5.
+
+    Two empty sets have the similarity 1.
+    """
     if not a or not b:
         return 1.0 if a == b else 0.0
     small, large = sorted((len(a), len(b)))
-    if small * 2 < large:  # one half is out of reach: skip the intersection
+    if small * 2 < large:  # no detector accepts a threshold below 0.5
         return 0.0
     shared = len(a & b)
     return shared / (len(a) + len(b) - shared)

@@ -31,7 +31,7 @@ _PLAIN_TOOL_TYPES = (None, "function", "custom")
 
 @dataclass(slots=True)
 class Move:
-    """Move of an agent and its outcome; ``outcome`` is None until there is a result."""
+    """Move: the calls, code or text of an agent in one step. ``outcome`` is None until there is a result."""
 
     facts: StepFacts
     key: int

@@ -242,16 +242,16 @@ def is_step_correct(case: Case, prediction: Prediction) -> bool:
 
 
 def _score_calibration(repeats: Sequence[_Pairs]) -> dict[str, float]:
-    def over(score: Callable[..., float]) -> float:
+    def average(score: Callable[..., float]) -> float:
         return _average_repeats(
             repeats,
             lambda pairs: score([is_step_correct(c, p) for c, p in pairs], [p.confidence for _, p in pairs]),
         ).mean
 
     return {
-        "brier": over(metrics.brier),
-        "ece": over(metrics.expected_calibration_error),
-        "aurc": over(metrics.aurc),
+        "brier": average(metrics.brier),
+        "ece": average(metrics.expected_calibration_error),
+        "aurc": average(metrics.aurc),
     }
 
 

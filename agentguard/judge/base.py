@@ -2,8 +2,8 @@
 
 Embedded model, chat model, pooling model, panel and cache implement it. A judge receives neither the agent's
 context nor its tools, and can only choose from the closed set of a question. A question's ``context`` is data
-beside the run, e.g. findings of rules. A judge that reads text receives it fenced like the run; others ignore
-it.
+beside the run, e.g. findings of rules. A judge that reads text receives it in a fence, like the run; others
+ignore it.
 """
 
 from __future__ import annotations

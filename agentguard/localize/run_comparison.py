@@ -53,7 +53,7 @@ class RunComparator:
         """Return the diagnoses of the runs of one agent, with the verdicts of the comparison.
 
         Args:
-            diagnoses: one diagnosis a run. Of the hypotheses, only their presence is used.
+            diagnoses: one diagnosis per run. Of the hypotheses, only their presence is used.
             signals: signals of each run, shape ``(runs, signals)``; see `compute_signals`.
         """
         from agentguard.judge.embedded.relative_outcome import describe_unusual_signals, score_batch
@@ -84,8 +84,8 @@ def compare_runs(
 
     Args:
         runs: runs with their diagnoses, findings included.
-        localizer: localizer of the diagnoses. Only the embedded judge compares; of any other localizer, the
-            runs are yielded unchanged.
+        localizer: localizer of the diagnoses. Only the embedded judge compares; with any other localizer, the
+            function yields the runs unchanged.
         references: further runs for each comparison, such as earlier runs; they are not yielded.
     """
     comparator = RunComparator.from_localizer(localizer)

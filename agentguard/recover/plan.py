@@ -14,7 +14,7 @@ from agentguard.recover.actions import RecoveryAction
 from agentguard.recover.budget import BudgetUsage
 
 REPEATED_CALL_TRIGGER = "repeated_call"
-"""Trigger name of a recovery that holds the repetition of a successful call."""
+"""Trigger name of a recovery that stops the repetition of a successful call."""
 
 
 class RecoveryTier(IntEnum):

@@ -84,7 +84,7 @@ class ResilienceStrategy(Protocol):
     """Strategy with its state, bound to the ``send`` of the next strategy."""
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send the request on, or reject it."""
+        """Pass the request to the next strategy, or reject it."""
         ...
 
 

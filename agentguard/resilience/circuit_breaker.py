@@ -213,7 +213,7 @@ class CircuitBreaker:
         )
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send the request on, or raise CircuitOpen; a stream is recorded at its end."""
+        """Pass the request to the next strategy, or raise CircuitOpen; a stream is recorded at its end."""
         if self.state is not CircuitState.CLOSED:
             return await self._send_probe(request, deadline)
         generation = self._generation  # results in a later generation are ignored
@@ -299,7 +299,7 @@ class AdaptiveThrottling:
         )
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send the request on, or raise Overloaded."""
+        """Pass the request to the next strategy, or raise Overloaded."""
         window = self._window
         share = (
             0.0 if window.successes == window.total else self.compute_rejection_probability()

@@ -2,7 +2,7 @@
 
 A deadline is a point in time, not a duration. It can be passed through every layer and across attempts
 without adding up. The earlier of two nested deadlines applies (gRPC's deadline propagation). The strategy
-`Timeout` cancels a call when its time is up; nearly all of its timers are cancelled before they fire.
+`Timeout` cancels a call after its time limit; nearly all of its timers are cancelled before they fire.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class ReusableTimer:
 
 
 class TaskTimeout:
-    """Cancels the current task after some seconds unless it is stopped before, like `asyncio.timeout`.
+    """Timeout that cancels the current task unless it is stopped before, like `asyncio.timeout`.
 
     It avoids the objects and coroutines of asyncio, since every call uses several timeouts. Use it only so::
 
@@ -324,7 +324,7 @@ class AttemptTimeoutOptions(Options):
 
 
 class Timeout:
-    """Strategy that cancels a call, or one attempt of it, when its time is up.
+    """Strategy that cancels a call, or one attempt of it, after its time limit.
 
     Args:
         name: name in events.
@@ -339,7 +339,7 @@ class Timeout:
         self._propagates = propagates
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send the request on. Raises DeadlineExceeded when the time is up."""
+        """Pass the request to the next strategy. Raises DeadlineExceeded after the time limit."""
         # Same as `Deadline.limit` without its objects, because every attempt passes here twice.
         now = deadline.clock.now()
         expires_at = now + self._seconds

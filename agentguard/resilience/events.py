@@ -60,7 +60,7 @@ Observer = Callable[[ResilienceEvent], None]
 
 
 class Observers:
-    """Passes an event to every observer; exceptions of observers are logged and do not affect the call."""
+    """Observers, all called for each event; an exception of an observer is logged, and the call continues."""
 
     __slots__ = ("_observers",)
 

@@ -76,7 +76,7 @@ class RecentQuantile:
 
 
 class Hedge:
-    """Sends a request, and a second one if the first is slow."""
+    """Strategy that sends a request, and a second one if the first is slow."""
 
     def __init__(self, options: HedgeOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime

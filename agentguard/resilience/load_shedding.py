@@ -228,7 +228,7 @@ class _Waiter:
 
 
 class LoadShedding:
-    """Admits calls up to a limit, queues some of the others and rejects the rest."""
+    """Strategy that admits calls up to a limit, queues some of the others and rejects the rest."""
 
     def __init__(self, options: LoadSheddingOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime

@@ -162,7 +162,7 @@ class RetryOptions(Options):
 
 
 class Retry:
-    """Sends a request until it succeeds or may not be retried.
+    """Strategy that sends a request until it succeeds or may not be retried.
 
     An error that is not retryable is raised unchanged. After a retryable error, `RetriesExhausted` gives the
     reason for the missing retry.

@@ -72,13 +72,13 @@ class StreamTimeoutOptions(Options):
 
 
 class StreamTimeout:
-    """Wraps a streamed response in a `MonitoredStream` after its first chunk; passes others on."""
+    """Strategy that returns a stream as a `MonitoredStream` after its first chunk; see `monitor_response`."""
 
     def __init__(self, options: StreamTimeoutOptions, inner: Send, runtime: Runtime) -> None:
         self._options, self._inner, self._runtime = options, inner, runtime
 
     async def send(self, request: Any, deadline: Deadline) -> Response:
-        """Send the request on. Raises Stalled with stage ``sent`` if the first chunk is late."""
+        """Pass the request to the next strategy, and its response to `monitor_response`."""
         response = await self._inner(request, deadline)
         return await monitor_response(response, request, deadline, self._options, self._runtime)
 

@@ -78,7 +78,7 @@ def _assess_safety(state: RunState, pending_turn: PendingTurn, *, is_refusable: 
     plan = state.run_safely(_build_plan, state, trigger)
     if plan is not None:
         apply_plan(state, pending_turn, plan, trigger)
-        state.replay_detectors()  # they have processed the end of a run that continues
+        state.replay_detectors()  # the detectors have processed the end, but the run continues
         state.findings.append(trigger)
     return plan
 
@@ -105,13 +105,13 @@ def _plan_refusal(
     state.end_triggers.add(trigger.detector)
     state.update_outcomes(accepted=False)
     plan = state.run_safely(plan_recovery, state, trigger)
-    if plan is None or plan.tier is RecoveryTier.STOP:  # the run ends anyway
+    if plan is None or plan.tier is RecoveryTier.STOP:  # the run ends without a recovery
         return None
     if _exceeds_retry_budget(state, trigger):
         state.findings.append(replace(trigger, message=f"{trigger.message} {_EXHAUSTED_BUDGET}"))
         return None
     apply_plan(state, pending_turn, plan, trigger)
-    state.replay_detectors()  # they have processed the end of a run that continues
+    state.replay_detectors()  # the detectors have processed the end, but the run continues
     return plan
 
 

@@ -115,7 +115,7 @@ class ErrorSchema:
     used_at: float | None = None
 
     def to_text(self) -> str:
-        """Return the text for a vectoriser: signature and context, one sentence a line."""
+        """Return the text for a vectoriser: signature and context, one sentence per line."""
         return "\n".join((*self.signature, *self.context))
 
     def to_lines(self) -> Iterator[str]:

@@ -67,7 +67,7 @@ class SchemaStore(Protocol):
 
 
 class FileSchemaStore:
-    """File of schemata, one a line; every change replaces the file.
+    """File of schemata, one per line; every change replaces the file.
 
     Only `update` is safe for use by several processes at the same time.
 

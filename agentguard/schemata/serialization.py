@@ -48,7 +48,7 @@ def parse_schema(text: str | bytes) -> ErrorSchema:
 
 
 def read_schemata(path: str | Path) -> tuple[ErrorSchema, ...]:
-    """Read a file of schemata, one a line; empty lines are skipped.
+    """Read a file of schemata, one per line; empty lines are skipped.
 
     Raises:
         FormatError: the file cannot be read, a line is not a schema, or an id occurs twice. The message has
@@ -58,7 +58,7 @@ def read_schemata(path: str | Path) -> tuple[ErrorSchema, ...]:
 
 
 def write_schemata(path: str | Path, schemata: Iterable[ErrorSchema]) -> int:
-    """Write schemata to a file, one a line, atomically; return their number.
+    """Write schemata to a file, one per line, atomically; return their number.
 
     Raises:
         FormatError: the file cannot be written.

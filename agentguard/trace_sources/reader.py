@@ -18,7 +18,7 @@ from agentguard.trajectory.formats import UnreadableRecord, read
 from agentguard.trajectory.model import Record
 
 _MISSING_FIELD = (KeyError, TypeError, AttributeError)
-"""Errors of a source that reads a field of an answer with another form, such as that of another server."""
+"""Errors of a source if an answer does not have the form of the product's API."""
 _CLASSES = {"langfuse": "LangfuseSource", "langsmith": "LangSmithSource", "phoenix": "PhoenixSource"}
 
 
@@ -67,7 +67,7 @@ def _create_source(query: TraceQuery, environment: Mapping[str, str]) -> TraceSo
 def _iter_new(
     source: TraceSource, client: JsonClient, query: TraceQuery, progress: _Progress
 ) -> Iterator[TraceEntry]:
-    """Yield each trace once: a page that moves while new traces arrive repeats some."""
+    """Yield each trace once: if new traces arrive during the listing, the next page repeats earlier ones."""
     visited: set[str] = set()
     try:
         for entry in source.list_traces(client, query):

@@ -120,7 +120,7 @@ class Step:
         model: name of the model, if recorded.
         source_index: position of the step's first record in the source (message, span or line), from 0.
         stop_reason: reason why the model ended its turn, as recorded (``end_turn``, ``length``, …).
-        unknown_parts: types of the content parts that the importer could not read, one entry a part. A step
+        unknown_parts: types of the content parts that the importer could not read, one entry per part. A step
             with unknown parts may have content that is not shown.
         extra: other fields of the source.
     """

@@ -38,7 +38,7 @@ from agentguard.trajectory.safe_json import dumps
 from benchmarks.gateway.backend import CALL, build_answer
 
 FRAME_MESSAGES = 50
-"""Messages of 20 ms at 2,500 requests a second."""
+"""Messages of 20 ms at 2,500 requests per second."""
 
 SYSTEM = {"role": "system", "content": "You plan journeys by train and answer in short sentences. " * 12}
 Message = dict[str, Any]

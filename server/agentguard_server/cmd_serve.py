@@ -45,13 +45,13 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one, by default 8080."),
+        typer.Option(min=0, max=65_535, help="Port to listen on; 0 selects a free port, by default 8080."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Number of processes that share the port.")
     ] = None,
     no_keys: Annotated[
-        bool, typer.Option("--no-keys", help="Permit an address off loopback without API keys.")
+        bool, typer.Option("--no-keys", help="Permit a non-loopback address without API keys.")
     ] = False,
     new_key: Annotated[
         str | None,

@@ -73,14 +73,14 @@ def view(
     port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65_535, help=f"Port to listen on; 0 takes a free one, by default {DEFAULT_PORT}."
+            min=0, max=65_535, help=f"Port to listen on; 0 selects a free port, by default {DEFAULT_PORT}."
         ),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="AGENTGUARD_VIEW_TOKEN",
-            help="Access token for browsers; off loopback, a random one by default.",
+            help="Access token for browsers; by default random, and none on a loopback address.",
         ),
     ] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the runs.")] = "",
@@ -142,7 +142,7 @@ def view(
         campaigns=view_sources.campaigns or (CAMPAIGNS_FOLDER,),
         batches=view_sources.batches,
         collector=_resolve_collector(otlp, otlp_header or []),
-        # a store grows, so its newest runs come first; of files, the likeliest failures
+        # by time for a store, since it grows; by probability of failure for files
         default_sort="probability" if view_sources.runs else "time",
     )
     with _open_store(view_sources) as store, closing(_bind_socket(host, port)) as listening_socket:

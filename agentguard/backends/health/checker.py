@@ -27,7 +27,7 @@ _MAX_BODY_BYTES = 100_000
 
 
 class KnownAnswerProbe:
-    """Probes one replica over the chat API, or over Anthropic's Messages API if it lacks the chat API.
+    """Probe of one replica over the chat API, or over Anthropic's Messages API if it lacks the chat API.
 
     The question bypasses all strategies, so the outcome is that of the endpoint.
     """

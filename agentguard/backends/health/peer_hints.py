@@ -24,11 +24,11 @@ ReplicaProblem = Literal["open", "ejected", "down", "corrupt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """Problem of a replica as one machine sees it.
+    """Problem of a replica that one machine observed.
 
     Attributes:
         replica: name of the replica; machines that share hints share a configuration.
-        problem: kind of the problem; None if it is over.
+        problem: kind of the problem; None if the problem has ended.
         duration_s: expected duration, counted from the receipt of the hint.
     """
 

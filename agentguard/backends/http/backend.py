@@ -239,7 +239,7 @@ _MAX_CACHED: Final = 1024
 
 
 class RequestHeadBuilder:
-    """Builds request heads for one endpoint; validated parts are cached, since requests are similar.
+    """Builder of request heads for one endpoint; it caches validated parts, since requests are similar.
 
     Args:
         origin: the endpoint.

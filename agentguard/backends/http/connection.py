@@ -44,7 +44,7 @@ class ResponseSink(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """Sends a request and reads the response.
+    """Connection that sends a request and reads the response.
 
     Attributes:
         parser: parser of the current response.

@@ -38,7 +38,7 @@ def rank_by_score(key: bytes, replicas: Sequence[ReplicaT]) -> list[ReplicaT]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAffinityOptions(Options):
-    """Routes a run's requests to one replica, and requests without a run to the least loaded one.
+    """Policy that routes a run's requests to one replica, and requests without a run to the least loaded one.
 
     Attributes:
         max_load_factor: multiple of its fair share of running requests that a replica may have before a run
@@ -61,7 +61,7 @@ class SessionAffinityOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixAffinityOptions(Options):
-    """Routes prompts with the same prefix to one replica, whose prefix cache contains it (vLLM, SGLang).
+    """Policy that routes prompts with a common prefix to the replica whose cache has it (vLLM, SGLang).
 
     A prefix that all prompts share would overload its replica, so the load is bounded (Mirrokni, Thorup and
     Zadimoghaddam, Consistent Hashing with Bounded Loads, 2018).
@@ -86,7 +86,7 @@ class PrefixAffinityOptions(Options):
 
 
 class ConsistentHash:
-    """Ranks replicas by the key of a request."""
+    """Policy that ranks replicas by the key of a request."""
 
     def __init__(self, max_load_factor: float, rng: random.Random, *, by_prefix: bool) -> None:
         self._max_load_factor, self._by_prefix = max_load_factor, by_prefix

@@ -45,7 +45,7 @@ class LeastRequestOptions(Options):
 
 
 class LeastRequest:
-    """Compares loads: running requests per unit of weight, including the new request."""
+    """Policy that compares loads: running requests per unit of weight, including the new request."""
 
     def __init__(self, options: LeastRequestOptions, rng: random.Random) -> None:
         self._choice_count, self._use_latency, self._rng = options.choice_count, options.use_latency, rng

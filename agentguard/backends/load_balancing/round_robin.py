@@ -53,7 +53,7 @@ class WeightedRoundRobinOptions(Options):
 
 
 class WeightedRoundRobin:
-    """Keeps the credit of each replica."""
+    """Policy with a credit for each replica."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -79,7 +79,7 @@ class WeightedRoundRobin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedPriorityOptions(Options):
-    """Always chooses the first available replica in configuration order (active and passive replicas)."""
+    """Policy of active and passive replicas: the first available replica in configuration order."""
 
     name: ClassVar[str] = "priority"
     needs_prefix_digest: ClassVar[bool] = False

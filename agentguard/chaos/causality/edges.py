@@ -25,7 +25,7 @@ class EffectKind(StrEnum):
     EXECUTION = "E"
     """Iterations have a signature that no run without a fault has."""
     SIZE = "S+"
-    """Iterations are more, or larger."""
+    """The number or the size of the iterations is larger than in the runs without a fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,7 +200,7 @@ class ToolErrorIgnored(BaseDetector):
 def _find_cause(result: ToolResult, view: RunView) -> Step:
     """Return the step that caused an error.
 
-    In a message-shaped run, this is the move before the result.
+    If the result is a separate step, this is the move before it.
     """
     is_recent = view.moves and view.moves[-1].step.index >= result.step.index - 3
     return view.moves[-1].step if is_recent and result.field == "content" else result.step

@@ -39,11 +39,12 @@ def propose_policy(report: PilotReport, policy: Policy | None = None) -> Policy:
     """Return the policy with an escalation policy for each trigger that the pilot decides.
 
     - The strategies that help come first, the largest gain before the others, at most two.
-    - Strategies that hurt are removed. A detector is switched off if none remains before the final ones.
+    - The proposal omits strategies that hurt. It disables a detector without another strategy before the
+      final ones.
     - The final strategies ``escalate`` and ``stop`` remain. A pilot measures them as the first answer to a
       trigger, not after several failed recoveries.
     - The acceptance test keeps its final strategies, whatever the pilot measures.
-    - A live judge or live model whose interventions hurt is switched off.
+    - The proposal disables a live judge or live model whose interventions hurt.
     - The other triggers keep the escalation of the policy.
 
     Raises:
@@ -71,7 +72,7 @@ def propose_policy(report: PilotReport, policy: Policy | None = None) -> Policy:
 
 
 def _remove(document: dict[str, Any], path: Sequence[str]) -> None:
-    """Remove a key inside of mappings, if it is there."""
+    """Remove the key at a path of nested mappings, if it exists."""
     *parents, last = path
     for name in parents:
         document = document.get(name) or {}

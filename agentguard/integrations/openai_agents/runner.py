@@ -8,11 +8,11 @@ The SDK's hooks cannot change a run. Therefore the guard uses four other extensi
 
 - the model: the guard can reject a response before the SDK acts on it.
 - the input filter of model calls: it hides rolled back turns from every later call.
-- the tools: each effect happens once.
+- the tools: the guard executes each effect once.
 - a loop around the runner: it restarts the runner from the remaining items after a rejected end, or after a
   rollback past a handoff.
 
-Agents are copied for a run, with their tools, their models and the agents that they hand off to.
+The guard copies the agents for a run, with their tools, their models and the agents that they hand off to.
 
 The guard rejects runs whose history the server stores, because it cannot remove turns there. It supports
 other sessions of the SDK: it writes them itself, so that they contain only the remaining items.

@@ -5,10 +5,10 @@
     agent = guard.smolagents(ToolCallingAgent(tools=[...], model=model))
     agent.run("Book seat 4.")
 
-smolagents has no hook before the tools of a turn run. Therefore the copy has another model object, which
-calls the agent's own model and judges each message before it returns the message. A rollback truncates the
-memory of the copy; smolagents builds the next request from the memory. The tools of the copy call the agent's
-tools through the effect ledger. A ``CodeAgent`` calls them from its code.
+smolagents has no hook between a response and the calls of its tools. Therefore the copy has another model
+object, which calls the agent's own model and judges each message before it returns the message. A rollback
+truncates the memory of the copy; smolagents builds the next request from the memory. The tools of the copy
+call the agent's tools through the effect ledger. A ``CodeAgent`` calls them from its code.
 """
 
 from __future__ import annotations

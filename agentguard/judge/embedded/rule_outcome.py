@@ -1,7 +1,7 @@
 """Rules for the verdict *failed* of a single run of an unknown agent, selected on labelled agents.
 
-A rule is a sign and its minimum strength. A sign is the strongest finding of a detector, a pattern of the end
-of the run, or an amount of findings. Two conditions select a rule:
+A rule is a sign and its minimum strength. `find_signs` lists the signs: the strongest finding of a detector, a
+pattern of the end of the run, or a number of detectors or turns with findings. Two conditions select a rule:
 
 - It is rarely true of passed runs, even in the system in which it is most often true of them.
 - It is true more often of failed runs than of passed runs.
@@ -40,18 +40,18 @@ _ERROR_DETECTORS: Final = frozenset({
     "persistent_error", "schema_violation", "self_inflicted_error", "tool_error", "tool_error_ignored",
     "unknown_tool", "unparsable_action", "unusable_result_accepted",
 })  # fmt: skip
-_MIN_SHARE_TURNS: Final = 5  # a faulty turn of a very short run is not a large share
-_MIN_FAULTY_TURNS: Final = 2  # with one, a detector that its card excludes would decide alone
+_MIN_SHARE_TURNS: Final = 5  # lower bound on the divisor: one faulty turn of a short run is not a large share
+_MIN_FAULTY_TURNS: Final = 2  # fewer count as none, since one finding of an excluded detector must not decide
 _STRENGTHS: Final[Mapping[str, Sequence[float]]] = {
     "repetition_kinds": (2.0, 3.0),
     "repetition_kinds_while_acting": (1.0, 2.0, 3.0),
     "faulty_turns": (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0),
 }
-"""Strengths from which the signs of amounts may be rules."""
-_MIN_PASSED_RUNS: Final = 20  # of a system, for its false-cause rate to count alone
+"""Minimum strengths that a rule on a number of detectors or turns may have."""
+_MIN_PASSED_RUNS: Final = 20  # systems with fewer are measured together
 _MIN_RECALL: Final = 0.005
 _MIN_LIFT: Final = 2.0
-_PRECISION_PRIOR: Final = 0.01  # added to both shares, since rare rules have few cases
+_PRECISION_PRIOR: Final = 0.01  # added to both shares, since a rule that is rarely true has few cases
 _MIN_PROBABILITY: Final = 0.001
 
 Signs = Mapping[str, float]

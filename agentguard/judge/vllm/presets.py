@@ -84,7 +84,7 @@ PRESETS: Final[Mapping[str, ServePreset]] = {
         max_num_batched_tokens=16_384,
         facts=_QWEN3_FACTS,
         reason="as 80gb, in the precision of the published figures; an alternative is Llama-3.3-70B in FP8 "
-        "(43.7 % and 20.7 % on Who&When AG and HC, with several calls a run)",
+        "(43.7 % and 20.7 % on Who&When AG and HC, with several calls per run)",
     ),
 }
 

@@ -73,7 +73,7 @@ class MostFrequentLabelLocalizer(BaseLocalizer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedEndLocalizer(BaseLocalizer):
-    """Ranks the first or the last step of the run highest, then its neighbours."""
+    """Localizer that ranks the first or the last step of the run highest, then its neighbours."""
 
     is_last: bool
     name: str = _NAME

@@ -81,7 +81,7 @@ def build_finding_traits(
     """Return the traits of each candidate from the findings.
 
     A finding is assigned to its candidate, or to the last candidate before it, since the report of an
-    executor is the outcome of the previous candidate. For the candidate before, it is a following finding.
+    executor is the outcome of the previous candidate. For the previous candidate, it is a following finding.
     For the candidates of the next `MAX_LOOKBACK_STEPS` steps, it is a preceding finding.
 
     Args:

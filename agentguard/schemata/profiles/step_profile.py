@@ -116,7 +116,7 @@ def profile_run(run: Trajectory, findings: Sequence[Finding]) -> Profile:
 
 
 def format_profile_text(traits: Mapping[str, float], words: str) -> str:
-    """Return the text of a profile: one sentence a line, in the form of `ErrorSchema.to_text`."""
+    """Return the text of a profile: one sentence per line, in the form of `ErrorSchema.to_text`."""
     return "\n".join((*format_signature(traits, words), *format_sentences(traits, TraitPart.BEFORE)))
 
 

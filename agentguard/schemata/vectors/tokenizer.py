@@ -1,7 +1,7 @@
 """Tokenizer of vectorisers: the words of a text, and pairs of neighbouring words.
 
-Profiles and schemata are plain English sentences, one a line. Function words are omitted, so that pairs join
-content words ("ignored error", not "the error"). Negations ("not", "never", "without") are not omitted.
+Profiles and schemata are plain English sentences, one per line. Function words are omitted, so that pairs
+join content words ("ignored error", not "the error"). Negations ("not", "never", "without") are not omitted.
 """
 
 from __future__ import annotations

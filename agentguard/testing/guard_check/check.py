@@ -136,7 +136,7 @@ class GuardCheckReport:
         return sum(one.plain.calls - one.guarded.calls for one in stopped)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON-able data."""
+        """Return the report as JSON data."""
         passing = sum(one.plain.passes for one in self.comparisons)
         outcomes = self.count_outcomes()
         return {

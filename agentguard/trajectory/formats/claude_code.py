@@ -40,7 +40,7 @@ class ClaudeCode(LineFormat):
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
     ) -> Iterator[Record | UnreadableRecord]:
-        """Yield the runs of the sessions; a session ends if the next session begins."""
+        """Yield the runs of the sessions; a session ends when the next one begins."""
         yield from ClaudeCodeReader(self.name, name).read(items)
 
 

@@ -40,7 +40,7 @@ class CrewAI:
         return 0.96 if _is_entry(value) else 0.0
 
     def parse(self, value: Any, *, name: str) -> Iterator[Record]:
-        """Yield one run a kickoff."""
+        """Yield one run per kickoff."""
         entries = _parse_text(value) if isinstance(value, str) else _wrap_entries(value)
         for number, kickoff in enumerate(_split_kickoffs(entries)):
             builder = StepBuilder()

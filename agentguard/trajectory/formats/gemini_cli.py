@@ -26,7 +26,7 @@ _CALL_FIELDS = (
     *("id", "name", "args", "result", "status", "timestamp"),
     *("displayName", "description", "renderOutputAsMarkdown", "resultDisplay"),
 )
-"""Fields of a call that are read, or that show it on the screen."""
+"""Fields of a call that the importer reads, or that only describe its display."""
 _TURN_FIELDS = ("id", "type", "content", "timestamp", "thoughts", "toolCalls", "tokens", "model")
 _SESSION_FIELDS = ("projectHash", "summary", "directories", "kind")
 

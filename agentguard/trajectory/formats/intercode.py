@@ -1,7 +1,7 @@
 """InterCode results (arXiv 2306.14898): actions in bash, SQL or Python, with a reward after every turn.
 
 A file is ``{id: {environment, task_id, query, turn_history: {actions, observations, rewards, valid_action,
-thoughts}, summary, …}}``. The lists of ``turn_history`` have one entry a turn. A run failed if no turn had
+thoughts}, summary, …}}``. The lists of ``turn_history`` have one entry per turn. A run failed if no turn had
 the reward 1, as in the benchmark's success rate. Rewards, ``valid_action``, ``summary`` and all other fields
 go to the annotation.
 """

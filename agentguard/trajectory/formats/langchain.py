@@ -59,7 +59,7 @@ class LangChain:
     def parse_sequence(
         self, items: Iterator[SourceItem], *, name: str
     ) -> Iterator[Record | UnreadableRecord]:
-        """Yield the runs of lines: checkpoints of any threads, messages of one run, or one run a line."""
+        """Yield the runs of lines: checkpoints of any threads, messages of one run, or one run per line."""
         states: list[_State] = []
         messages: list[Any] = []
         for item in items:

@@ -50,9 +50,9 @@ def read(source: ReadableSource, *, format: str | None = None) -> Iterator[Recor
     """Yield the runs of ``source``, and an `UnreadableRecord` for each record that cannot be read.
 
     Args:
-        source: path of a file, of a folder, whose files (and subfolders') are read in natural order, or of a
-            label file in YAML, whose runs get its labels; a binary or text stream; or parsed JSON (a dict or
-            a list).
+        source: a path, a binary or text stream, or parsed JSON (a dict or a list). The function reads the
+            files of a folder and its subfolders in natural order. The runs of a label file in YAML get its
+            labels.
         format: name of the format; None detects it for each file.
 
     Raises:
@@ -240,7 +240,7 @@ def _read_content(
     if not sample:
         raise FormatError("an empty list")
     if not values:
-        # There is no value to detect the format by; the errors are more specific than "unknown format" would.
+        # Without a readable value, the format is unknown; the errors of the items are more specific.
         for item in sample:
             yield from _to_unreadable(item, location)
         return

@@ -4,7 +4,7 @@ The viewer shows texts from untrusted programs. The middleware therefore checks 
 
 - Host, on loopback: a web site can point its own domain name at 127.0.0.1 and would then read the pages as
   pages with the same origin (DNS rebinding).
-- Token, off loopback: the comparison takes constant time.
+- Token, on a non-loopback address: the comparison takes constant time.
 - Origin, of a request that changes data: it must come from a page of the viewer (OWASP, "Cross-Site Request
   Forgery Prevention": Fetch Metadata and Origin).
 

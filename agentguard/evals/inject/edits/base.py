@@ -1,7 +1,8 @@
 """Interface and registry of edits. An edit injects one kind of error into a recorded run.
 
-After CORRECT-Error (arXiv 2509.24088), without a language model. An edit derives the consequences of the
-error from the run itself or leaves them out. It invents only a short error message or a closing line.
+The method is that of CORRECT-Error (arXiv 2509.24088), but needs no language model. An edit derives the
+consequences of the error from the run itself or leaves them out. It invents only a short error message or a
+closing line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class TailHandling(StrEnum):
     """Treatment of the steps after the error.
 
     ``propagated``: the steps are kept, and values derived from the changed value are changed too.
-    ``kept``: the steps are unchanged. ``truncated``: the run ends earlier, as its further course is unknown.
+    ``kept``: the steps are unchanged. ``truncated``: the run ends earlier, since its continuation is unknown.
     """
 
     PROPAGATED = "propagated"
@@ -87,7 +88,7 @@ class Edit(Protocol):
     module: str
 
     def applies(self, run: Trajectory, step: int) -> bool:
-        """Return whether the edit can inject this error into that step without inventing consequences."""
+        """Return whether the edit can inject this error into that step without invented consequences."""
         ...
 
     def apply(self, run: Trajectory, step: int, rng: random.Random) -> RewrittenRun:
@@ -132,7 +133,7 @@ class BaseEdit(ABC):
     module: str
 
     def applies(self, run: Trajectory, step: int) -> bool:
-        """Return whether the edit can inject this error into that step without inventing consequences."""
+        """Return whether the edit can inject this error into that step without invented consequences."""
         run_index = build_run_index(run)
         return run_index.is_agent(step) and self.make(run_index, step, random.Random(0)) is not None  # noqa: S311
 
@@ -142,7 +143,7 @@ class BaseEdit(ABC):
         rewritten = self.make(run_index, step, rng) if run_index.is_agent(step) else None
         if rewritten is None:
             raise InputError(
-                f"the edit {self.name} does not apply to step {step}", hint="ask applies() first"
+                f"the edit {self.name} does not apply to step {step}", hint="call applies() first"
             )
         return rewritten
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from agentguard.judge.embedded.features.roles import RunLayout, SpeakerRole
 from agentguard.judge.embedded.features.run_state import RunContext, RunProgress
 
-_SHORT_TURNS = 5.5  # number of workers' turns at which a run counts as half short, half long
+_SHORT_TURNS = 5.5  # turns of workers at which the features weight a run equally as short and as long
 _DECAY = 2.0
 
 
@@ -74,7 +74,7 @@ def _compute_role_features(
 
 
 def count_turns_around(layout: RunLayout, index: int) -> tuple[float, float]:
-    """Count the workers' turns before and after a step; any other step counts as halfway between two."""
+    """Count the workers' turns before and after a step; a step of another role is between two turns."""
     if index in layout.turn_ordinals:
         turn = layout.turn_ordinals[index]
         return turn, len(layout.worker_steps) - 1 - turn

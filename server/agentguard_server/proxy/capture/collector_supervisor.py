@@ -118,7 +118,7 @@ class CollectorSupervisor:
             self._timer = loop.call_later(_POLL_INTERVAL_S, self._poll)
             return
         wait = self._restart_policy.record_exit(time.monotonic() - self._started_at)
-        logger.error("the collector ended with status %d; another follows in %.1f s", code, wait)
+        logger.error("the collector ended with status %d and restarts in %.1f s", code, wait)
         self._timer = loop.call_later(wait, self._restart)
 
     def _restart(self) -> None:

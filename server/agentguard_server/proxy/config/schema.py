@@ -108,7 +108,7 @@ class ListenOptions(_ConfigSection):
         port: port to listen on; 0 lets the system choose one.
         workers: number of processes that share the port.
         shutdown_timeout_s: time limit in seconds for open requests while the proxy drains.
-        allow_unauthenticated: permits an address off loopback without configured keys.
+        allow_unauthenticated: permits a non-loopback address without configured keys.
         tls: certificate and key; null for plain HTTP.
     """
 

@@ -81,7 +81,7 @@ def _check_listen_address(settings: ProxySettings) -> Iterator[CheckResult]:
             remedy="stop the process that uses it (perhaps this proxy), or set listen.port",
         )
     else:
-        yield CheckResult(area="proxy", what=where, condition="ok", found="can be listened on")
+        yield CheckResult(area="proxy", what=where, condition="ok", found="is free")
     keys = settings.keys
     if keys is None:
         yield CheckResult(

@@ -184,7 +184,7 @@ class AsyncStreamBuffer:
         self._last_output_at = time.monotonic()
 
     def feed(self, data: bytes) -> bytes:
-        """Add events; return the released bytes, or a comment now and then while all events are held back."""
+        """Add events; return the released bytes, or at intervals a comment if the buffer releases none."""
         shown, now = self._buffer.feed(data), time.monotonic()
         if shown:
             self._last_output_at = now

@@ -58,7 +58,7 @@ class ProxyServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle signals in the event loop without delay; uvicorn polls ten times a second."""
+        """Handle signals in the event loop without delay; uvicorn polls ten times per second."""
         loop = asyncio.get_running_loop()
         # The supervisor forwards SIGTERM. A terminal sends SIGINT to all processes, so it would arrive twice.
         stop_signals = (signal.SIGTERM,) if self._parent is not None else (signal.SIGTERM, signal.SIGINT)

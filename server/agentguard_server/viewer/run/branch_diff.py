@@ -25,7 +25,7 @@ _MAX_CALLS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentSummary:
-    """Argument of a call; ``differs`` from that of the call next to it."""
+    """Argument of a call; ``differs`` is True if the call on the other side has another value."""
 
     name: str
     value: str
