@@ -72,7 +72,7 @@ def build_replica_status(replica: Replica, host: HostState | None, now: float) -
         "url": replica.options.url,
         "priority": replica.options.priority,
         "weight": replica.weight,
-        "state": _replica_state(replica, is_ejected=ejected, now=now),
+        "state": _get_replica_state(replica, is_ejected=ejected, now=now),
         "inflight": replica.inflight,
         "max_concurrent": replica.options.max_concurrent,
         "circuit_breaker": None if breaker is None else str(breaker.state),
@@ -80,12 +80,14 @@ def build_replica_status(replica: Replica, host: HostState | None, now: float) -
         if breaker is None or breaker.is_ready
         else round(max(0.0, breaker.remaining_break_s), 3),
         "ejections": 0 if host is None else host.ejection_count,
-        "ejected_s": _seconds_until(host.ejected_until, now) if host is not None and ejected else None,
+        "ejected_s": _compute_seconds_until(host.ejected_until, now)
+        if host is not None and ejected
+        else None,
         "down": sorted(replica.failed_checks),
         "corrupt": replica.is_corrupt,
         "probe": replica.probe_outcome or None,
-        "rests_s": _seconds_until(replica.cooldown_until, now),
-        "hinted_s": _seconds_until(replica.hinted_until, now),
+        "rests_s": _compute_seconds_until(replica.cooldown_until, now),
+        "hinted_s": _compute_seconds_until(replica.hinted_until, now),
         "good": replica.successes,
         "failed": dict(replica.failures),
         "last_errors": [{"code": code, "ago_s": round(now - at, 3)} for at, code in replica.errors],
@@ -125,11 +127,11 @@ def build_replica_statuses(
     ]
 
 
-def _seconds_until(until: float, now: float) -> float | None:
+def _compute_seconds_until(until: float, now: float) -> float | None:
     return round(until - now, 3) if until > now and math.isfinite(until) else None
 
 
-def _replica_state(replica: Replica, *, is_ejected: bool, now: float) -> str:
+def _get_replica_state(replica: Replica, *, is_ejected: bool, now: float) -> str:
     """Return the main state as one word: the reason why the replica is not used, or ``up``."""
     states = (
         ("draining", replica.is_draining),

@@ -131,8 +131,8 @@ def write_markdown(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str
     if causes := find_top_causes(runs):
         lines += ["| top causes | failed | agents | example |", "|---|---:|---|---|"]
         lines += [
-            f"| {_cell(cause.name)} | {cause.runs} | {_cell(', '.join(cause.agents))} "
-            f"| `{_code(cause.example.place)}` |"
+            f"| {_format_cell(cause.name)} | {cause.runs} | {_format_cell(', '.join(cause.agents))} "
+            f"| `{_format_code(cause.example.place)}` |"
             for cause in causes
         ]
         lines.append("")
@@ -142,13 +142,14 @@ def write_markdown(runs: Sequence[RunSummary], unreadable: Sequence[str]) -> str
             "|---|---|---:|---|---|---|---|---|",
         ]
         lines += [
-            f"| `{_code(run.file or run.run_id)}` | {run.verdict.label} | {run.probability:.2f} "
-            f"| {_cell(run.step_label)} | {_cell(run.cause)} | {_cell(next(iter(run.codes), ''))} "
-            f"| {_cell(next(iter(run.detectors), ''))} | {_cell(run.reason)} |"
+            f"| `{_format_code(run.file or run.run_id)}` | {run.verdict.label} | {run.probability:.2f} "
+            f"| {_format_cell(run.step_label)} | {_format_cell(run.cause)} "
+            f"| {_format_cell(next(iter(run.codes), ''))} "
+            f"| {_format_cell(next(iter(run.detectors), ''))} | {_format_cell(run.reason)} |"
             for run in shown
         ]
         lines.append("")
-    lines += [f"- not read: {_cell(text)}" for text in unreadable]
+    lines += [f"- not read: {_format_cell(text)}" for text in unreadable]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -239,11 +240,11 @@ def _escape_property(text: str) -> str:
     return _escape_data(_clean(text)).replace(":", "%3A").replace(",", "%2C")
 
 
-def _cell(text: str) -> str:
+def _format_cell(text: str) -> str:
     for mark in "\\`*_[]<>|#":
         text = text.replace(mark, f"\\{mark}")
     return to_one_line(text, _MAX_TEXT)
 
 
-def _code(text: str) -> str:
+def _format_code(text: str) -> str:
     return to_one_line(text.replace("`", "'").replace("|", "\\|"), _MAX_TEXT)

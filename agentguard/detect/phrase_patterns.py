@@ -234,12 +234,12 @@ def find_hedge(lower_text: str) -> tuple[int, int] | None:
     """Find an admission that an answer is a guess or is based on general knowledge."""
     if not any(cue in lower_text for cue in _HEDGE_CUES):
         return None
-    return _span(_HEDGE_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
+    return _find_span(_HEDGE_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
 
 
 def find_negative_claim(lower_text: str) -> tuple[int, int] | None:
     """Find a statement that something does not exist or is not available."""
-    return _span(_NEGATIVE_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
+    return _find_span(_NEGATIVE_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
 
 
 def find_surrender(lower_text: str) -> tuple[int, int] | None:
@@ -261,20 +261,20 @@ def find_confirmation(lower_text: str) -> tuple[int, int] | None:
     """Find an unconditional confirmation in a user's turn."""
     if _CONDITION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS):
         return None
-    return _span(_CONFIRMATION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
+    return _find_span(_CONFIRMATION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
 
 
 def find_objection(lower_text: str) -> tuple[int, int] | None:
     """Find an objection in a user's turn; "No, that is all" is not one."""
     if _OBJECTION_EXEMPTION.match(lower_text):
         return None
-    return _span(_OBJECTION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
+    return _find_span(_OBJECTION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
 
 
 def find_correction(lower_text: str) -> tuple[int, int] | None:
     """Find a request for another result, such as "Actually, I'd prefer ..."."""
-    return _span(_CORRECTION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
+    return _find_span(_CORRECTION_PATTERN.search(lower_text, 0, _MAX_READ_CHARS))
 
 
-def _span(match: re.Match[str] | None) -> tuple[int, int] | None:
+def _find_span(match: re.Match[str] | None) -> tuple[int, int] | None:
     return match.span() if match else None

@@ -177,7 +177,7 @@ class IncrementalRunner:
             raise ValueError(f"expected step {len(self.view.steps)}, got step {step.index}")
         view = self.view
         was_checked = view.append(step).was_proposed and self._has_checked_all(step.source)
-        to_call = self._detectors_for(step.source, skips_checked=was_checked)
+        to_call = self._list_detectors(step.source, skips_checked=was_checked)
         findings: list[Finding] = []
         if was_checked:
             for detector, proposed in self._proposed_findings:
@@ -208,7 +208,7 @@ class IncrementalRunner:
         self._proposed_findings = []
         findings: list[Finding] = []
         before = time.perf_counter()
-        for detector in self._proposal_detectors_for(step.source):
+        for detector in self._list_proposal_detectors(step.source):
             try:
                 yielded = detector.check_proposed(step, self.view)
                 proposed = (
@@ -271,7 +271,7 @@ class IncrementalRunner:
             problem = _find_problem(finding, self.view)
             if problem:
                 raise _InvalidFinding(problem)
-            key = _identity_key(finding)
+            key = _build_identity_key(finding)
             if key not in self._known_findings:
                 new.setdefault(key, finding)
         self._known_findings.update(new)
@@ -298,7 +298,7 @@ class IncrementalRunner:
         self._detectors_by_source: dict[tuple[Source, bool], tuple[Detector, ...]] = {}
         self._proposal_detectors: dict[Source, Sequence[Detector]] = {}
 
-    def _detectors_for(self, source: Source, *, skips_checked: bool) -> tuple[Detector, ...]:
+    def _list_detectors(self, source: Source, *, skips_checked: bool) -> tuple[Detector, ...]:
         """Return the active detectors that observe steps of this source.
 
         With ``skips_checked``, omit the stateless ones that have checked the proposed turn.
@@ -306,7 +306,7 @@ class IncrementalRunner:
         cached = self._detectors_by_source.get((source, skips_checked))
         if cached is None:
             skipped = [
-                one for one in self._proposal_detectors_for(source) if skips_checked and one.is_stateless
+                one for one in self._list_proposal_detectors(source) if skips_checked and one.is_stateless
             ]
             observing = self._build_for(source, only_checking=False)
             cached = self._detectors_by_source[source, skips_checked] = tuple(
@@ -314,7 +314,7 @@ class IncrementalRunner:
             )
         return cached
 
-    def _proposal_detectors_for(self, source: Source) -> Sequence[Detector]:
+    def _list_proposal_detectors(self, source: Source) -> Sequence[Detector]:
         """Return the active detectors that check proposed turns of this source."""
         cached = self._proposal_detectors.get(source)
         if cached is None:
@@ -323,7 +323,7 @@ class IncrementalRunner:
 
     def _has_checked_all(self, source: Source) -> bool:
         """Return whether all stateless detectors have checked the proposed turn."""
-        stateless = [one for one in self._proposal_detectors_for(source) if one.is_stateless]
+        stateless = [one for one in self._list_proposal_detectors(source) if one.is_stateless]
         return len(self._proposed_findings) == len(stateless)
 
     def _build_for(self, source: Source, *, only_checking: bool) -> list[Detector]:
@@ -365,7 +365,7 @@ def get_sort_key(finding: Finding) -> tuple[int, float, str]:
     return finding.step, -finding.probability, finding.detector
 
 
-def _identity_key(finding: Finding) -> tuple[object, ...]:
+def _build_identity_key(finding: Finding) -> tuple[object, ...]:
     """Return a key that is equal for duplicate findings."""
     first = finding.evidence[0] if finding.evidence else None
     return finding.detector, finding.step, finding.codes, first, None if first else finding.message

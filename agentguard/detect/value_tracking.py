@@ -80,7 +80,7 @@ class ValueIndex:
 
     def has_token(self, value: str) -> bool:
         """Return True if ``value`` occurred as a token, in one of its usual spellings."""
-        forms, tokens = _token_spellings(value), self._tokens
+        forms, tokens = _list_token_spellings(value), self._tokens
         for form in forms:
             if form in tokens:
                 return True
@@ -95,7 +95,7 @@ class ValueIndex:
         if self.has_token(value):
             return True
         low = value.strip().lower()
-        for core in _core_spellings(low):
+        for core in _list_core_spellings(low):
             for texts in (self._initial_texts, self._user_texts, self._recent_texts):
                 for text in texts:
                     if core in text:
@@ -240,7 +240,7 @@ def list_spellings(value: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4_096)
-def _token_spellings(value: str) -> tuple[str, ...]:
+def _list_token_spellings(value: str) -> tuple[str, ...]:
     """Return the spellings that can be tokens, also without a leading mark such as "#"."""
     low = value.lower()
     if low.isalnum() and low.isascii() and not low.isdigit():  # most identifiers have a single spelling
@@ -250,7 +250,7 @@ def _token_spellings(value: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4_096)
-def _core_spellings(lower_text: str) -> tuple[str, ...]:
+def _list_core_spellings(lower_text: str) -> tuple[str, ...]:
     """Return the spellings that contain no other.
 
     A text without these spellings does not contain the value.

@@ -195,15 +195,15 @@ class ExperimentPlanner:
         """Execute the three phases, or the part of them that the budget permits."""
         for fault in self.faults:
             for workload in self._list_open_workloads(fault)[:WORKLOADS_PER_FAULT]:
-                self._experiment(fault, workload)
+                self._run_experiment(fault, workload)
         for cluster in cluster_faults(self.faults, self.edges):
             candidates = list(self._list_open_experiments(cluster))
             for fault, workload in self._rng.sample(candidates, min(len(candidates), WORKLOADS_PER_FAULT)):
-                self._experiment(fault, workload)
+                self._run_experiment(fault, workload)
         while self._has_budget() and (candidates := list(self._list_open_experiments(self.faults))):
             scores = score_faults(self.edges)
             weights = [1.01 - scores.get(fault, 0.5) for fault, _ in candidates]
-            self._experiment(*self._rng.choices(candidates, weights)[0])
+            self._run_experiment(*self._rng.choices(candidates, weights)[0])
 
     def _has_budget(self) -> bool:
         return self.runs + len(self._seeds) <= self._max_runs
@@ -239,7 +239,7 @@ class ExperimentPlanner:
             for workload in self._list_open_workloads(fault):
                 yield fault, workload
 
-    def _experiment(self, fault: SiteFault, workload: str) -> None:
+    def _run_experiment(self, fault: SiteFault, workload: str) -> None:
         """Inject a fault; lengthen a delay until it has an execution effect."""
         self._done.add((fault, workload))
         for delay_s in self._delays_s if fault.kind is FaultKind.DELAY else (0.0,):

@@ -93,7 +93,11 @@ class RoleConfusion(BaseDetector):
         for match in _SELF_REFERENCE_PATTERN.finditer(lower_text, 0, 400):
             rest = lower_text[match.end() : match.end() + 80]
             name = next(
-                (n for n in _agent_names(view) if n != step.agent.lower() and _starts_with_name(rest, n)),
+                (
+                    n
+                    for n in _list_agent_names(view)
+                    if n != step.agent.lower() and _starts_with_name(rest, n)
+                ),
                 None,
             )
             if name is not None:
@@ -119,7 +123,7 @@ def _is_quotation(line: str, facts: StepFacts, view: RunView) -> bool:
     )
 
 
-def _agent_names(view: RunView) -> list[str]:
+def _list_agent_names(view: RunView) -> list[str]:
     return [name.lower() for name in list(view.agents)[:32] if len(name) > 3]
 
 

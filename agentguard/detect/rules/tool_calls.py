@@ -69,7 +69,7 @@ class SchemaViolation(BaseDetector):
             violations = (
                 error
                 for error in view.get_violations(action.call)
-                if _violation_kind(error) not in _RANGE_KEYWORDS
+                if _classify_violation(error) not in _RANGE_KEYWORDS
             )
             findings.extend(self._build_violation(step, action, error) for error in violations)
         return findings
@@ -79,7 +79,7 @@ class SchemaViolation(BaseDetector):
 
     def _build_violation(self, step: Step, action: Action, error: Any) -> Finding:
         path = [str(part) for part in error.instance_path]
-        kind, location = _violation_kind(error), ".".join(path) or "the call"
+        kind, location = _classify_violation(error), ".".join(path) or "the call"
         reason = _describe_violation(error)
         key = path[-1] if path and not path[-1].isdigit() else None
         value = error.instance if path else None
@@ -138,10 +138,12 @@ class OutOfRange(BaseDetector):
         findings: list[Finding] = []
         for action in view.get_facts(step).actions:
             for error in view.get_violations(action.call):
-                if _violation_kind(error) in _RANGE_KEYWORDS:
+                if _classify_violation(error) in _RANGE_KEYWORDS:
                     path = [str(part) for part in error.instance_path]
                     findings.append(
-                        self._build_range_finding(step, action, path, error.instance, _violation_limit(error))
+                        self._build_range_finding(
+                            step, action, path, error.instance, _get_violation_limit(error)
+                        )
                     )
             if self.ranges and action.call and action.call.arguments:
                 findings += self._check_declared_ranges(step, action)
@@ -255,13 +257,13 @@ _VIOLATION_REASONS = {
 _MAX_SHOWN_OPTIONS = 8
 
 
-def _violation_kind(error: Any) -> str:
+def _classify_violation(error: Any) -> str:
     return type(error.kind).__name__
 
 
 def _describe_violation(error: Any) -> str:
     """Return the description of a violation, with the expected types or few permitted values."""
-    kind = _violation_kind(error)
+    kind = _classify_violation(error)
     if kind == "Required":
         return f"has no {error.kind.property!r}"
     if kind == "Type":
@@ -272,7 +274,7 @@ def _describe_violation(error: Any) -> str:
     return _VIOLATION_REASONS.get(kind, "does not match the schema")
 
 
-def _violation_limit(error: Any) -> str:
+def _get_violation_limit(error: Any) -> str:
     limit = getattr(error.kind, "limit", None)
     words = {
         "Minimum": "must be at least",
@@ -280,7 +282,7 @@ def _violation_limit(error: Any) -> str:
         "ExclusiveMinimum": "must be above",
         "ExclusiveMaximum": "must be below",
     }
-    kind = _violation_kind(error)
+    kind = _classify_violation(error)
     return (
         f"{words[kind]} {limit}"
         if kind in words and limit is not None

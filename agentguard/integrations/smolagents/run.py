@@ -181,7 +181,7 @@ class SmolagentsRun:
         self._claims = TurnClaims(
             self.session, [call for call in choice.turn.tool_calls if call.name in self._tools]
         )
-        return _with_usage(message, usages)
+        return _add_usage(message, usages)
 
     def call_tool(self, name: str, arguments: Mapping[str, Any], function: Callable[[], Any]) -> Any:
         """Call a tool through the ledger.
@@ -299,7 +299,7 @@ class SmolagentsRun:
         memory_step.observations = "\n".join(one.content for one in observations)
 
 
-def _with_usage(message: ChatMessage, usages: Sequence[Any]) -> ChatMessage:
+def _add_usage(message: ChatMessage, usages: Sequence[Any]) -> ChatMessage:
     """Return the message with the usage of all requests."""
     if len(usages) > 1 and all(usage is not None for usage in usages):
         message.token_usage = TokenUsage(

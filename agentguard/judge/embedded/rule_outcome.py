@@ -1,7 +1,8 @@
 """Rules for the verdict *failed* of a single run of an unknown agent, selected on labelled agents.
 
-A rule is a sign and its minimum strength. `find_signs` lists the signs: the strongest finding of a detector, a
-pattern of the end of the run, or a number of detectors or turns with findings. Two conditions select a rule:
+A rule is a sign and its minimum strength. `find_signs` lists the signs: the strongest finding of a detector,
+a pattern of the end of the run, or a number of detectors or turns with findings. Two conditions select a
+rule:
 
 - It is rarely true of passed runs, even in the system in which it is most often true of them.
 - It is true more often of failed runs than of passed runs.

@@ -330,7 +330,7 @@ def _find_next_match(base: bytes, read: int, new: bytes, at: int) -> tuple[int, 
             return None
         found = base.find(anchor, read, read + _SEARCH_WINDOW + 2 * skip)
         if found >= 0:
-            back = _common_suffix_length(base[read:found], new[at : at + skip])
+            back = _count_common_suffix(base[read:found], new[at : at + skip])
             return at + skip - back, found - back
     return None
 
@@ -343,14 +343,14 @@ def _count_equal_bytes(base: bytes, read: int, new: bytes, at: int) -> int:
             return (
                 at
                 - begin
-                + _common_prefix_length(base[read : read + _BLOCK_BYTES], new[at : at + _BLOCK_BYTES])
+                + _count_common_prefix(base[read : read + _BLOCK_BYTES], new[at : at + _BLOCK_BYTES])
             )
         size = min(_BLOCK_BYTES, len(new) - at)
         at, read = at + size, read + size
     return at - begin
 
 
-def _common_prefix_length(one: bytes, other: bytes) -> int:
+def _count_common_prefix(one: bytes, other: bytes) -> int:
     """Return the length of the common prefix."""
     low, high = 0, min(len(one), len(other))
     while low < high:
@@ -362,9 +362,9 @@ def _common_prefix_length(one: bytes, other: bytes) -> int:
     return low
 
 
-def _common_suffix_length(one: bytes, other: bytes) -> int:
+def _count_common_suffix(one: bytes, other: bytes) -> int:
     """Return the length of the common suffix."""
-    return _common_prefix_length(one[::-1], other[::-1])
+    return _count_common_prefix(one[::-1], other[::-1])
 
 
 def _append_operation(encoded: bytearray, literal: bytes, start: int, length: int) -> None:

@@ -63,7 +63,7 @@ def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple
     ]
     has = {
         name: weight
-        - (_mean_weight(similar_traits, name) + _mean_weight(others, name)) / 2
+        - (_average_weight(similar_traits, name) + _average_weight(others, name)) / 2
         + _FINDING_BONUS * name.startswith("finding:")
         for name, weight in own_traits.items()
         if weight >= MIN_SENTENCE_WEIGHT and _is_distinctive(name)
@@ -74,7 +74,7 @@ def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple
         for name in traits
         if own_traits.get(name, 0.0) < _MAX_ABSENT_WEIGHT and _is_distinctive(name)
     }
-    lacks = {name: _mean_weight(similar_traits, name) for name in common}
+    lacks = {name: _average_weight(similar_traits, name) for name in common}
     return (
         *(
             HAS_TEMPLATE.format(get_sentence(name))
@@ -90,14 +90,14 @@ def describe_contrast(candidates: Sequence[StepProfile], position: int) -> tuple
 def compute_trait_similarity(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Return the cosine of two mappings of traits to weights, in [0, 1]; 0 if either is empty."""
     shared = sum(weight * other[name] for name, weight in one.items() if name in other)
-    return shared / (_norm(one) * _norm(other)) if shared else 0.0
+    return shared / (_compute_norm(one) * _compute_norm(other)) if shared else 0.0
 
 
-def _norm(traits: Mapping[str, float]) -> float:
+def _compute_norm(traits: Mapping[str, float]) -> float:
     return math.sqrt(sum(weight * weight for weight in traits.values()))
 
 
-def _mean_weight(many: Sequence[Mapping[str, float]], name: str) -> float:
+def _average_weight(many: Sequence[Mapping[str, float]], name: str) -> float:
     return sum(traits.get(name, 0.0) for traits in many) / len(many)
 
 

@@ -70,7 +70,7 @@ def build_step_profiles(run: Trajectory, findings: Sequence[Finding]) -> tuple[S
         StepProfile(
             step=step,
             traits=row | finding_row,
-            words=delexicalizer(_step_text(run.steps[step]), MAX_WORDS_CHARS),
+            words=delexicalizer(_build_step_text(run.steps[step]), MAX_WORDS_CHARS),
         )
         for step, row, finding_row in zip(table.steps, weights, finding_traits, strict=True)
     )
@@ -175,7 +175,7 @@ _TRAIT_NAMES: Final = tuple(trait.name for trait in TRAITS)
 _TRAIT_ORDER: Final = {name: place for place, name in enumerate(_TRAIT_SENTENCES)}
 
 
-def _step_text(step: Step) -> str:
+def _build_step_text(step: Step) -> str:
     return step.content or step.reasoning
 
 

@@ -105,7 +105,7 @@ def find_upstream_response(error: BaseException) -> Response | None:
 
 def encode_error_body(error: ProxyError, shape: ErrorShape, request_id: str) -> bytes:
     """Encode the error as a JSON body."""
-    return orjson.dumps(_error_fields(error, shape, request_id))
+    return orjson.dumps(_build_error_fields(error, shape, request_id))
 
 
 def build_error_headers(error: ProxyError) -> list[tuple[bytes, bytes]]:
@@ -136,7 +136,7 @@ def encode_error_event(error: ProxyError, api: str, request_id: str) -> bytes:
     return b"data: " + encode_error_body(error, "openai", request_id) + b"\n\n"
 
 
-def _error_fields(error: ProxyError, shape: ErrorShape, request_id: str) -> dict[str, object]:
+def _build_error_fields(error: ProxyError, shape: ErrorShape, request_id: str) -> dict[str, object]:
     status = error.status
     if shape == "messages":
         kind = _MESSAGES_ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")

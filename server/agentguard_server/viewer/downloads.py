@@ -28,11 +28,11 @@ _UNSAFE_FILE_NAME = re.compile(r"[^\w.-]+", re.ASCII)
 def respond_raw_json(view: RunPageModel, query: Mapping[str, str]) -> Response:
     """Return a run with all its data as JSON, or the step that ``step`` and ``line`` select."""
     if not query.get("step"):
-        return _json_response(run_data_to_dict(view.data))
+        return _build_json_response(run_data_to_dict(view.data))
     step = _find_step(view, query)
     if step is None:
         return PlainTextResponse("There is no such step.", status_code=404)
-    return _json_response(encode_step(step))
+    return _build_json_response(encode_step(step))
 
 
 def respond_full_text(view: RunPageModel, query: Mapping[str, str]) -> Response:
@@ -57,18 +57,20 @@ def respond_download(view: RunPageModel, kind: str, renderer: Renderer) -> Respo
     run = view.data.run
     name = _UNSAFE_FILE_NAME.sub("_", run.id).strip("._")[:80] or "run"
     if kind == "html":
-        return _file_response(
+        return _build_file_response(
             render_html(view.data, renderer).encode(), f"{name}.html", "text/html; charset=utf-8"
         )
     if kind == "json":
-        return _file_response(_dump_json(run_data_to_dict(view.data)), f"{name}.json", "application/json")
+        return _build_file_response(
+            _dump_json(run_data_to_dict(view.data)), f"{name}.json", "application/json"
+        )
     writer = formats().get("atif")
     assert isinstance(writer, WritableFormat)
     try:
         data = writer.dump(Record(trajectory=run))
     except AgentGuardError as error:
         return PlainTextResponse(f"This run cannot be written as ATIF: {error}", status_code=409)
-    return _file_response(_dump_json(data), f"{name}.atif.json", "application/json")
+    return _build_file_response(_dump_json(data), f"{name}.atif.json", "application/json")
 
 
 def run_data_to_dict(data: RunData) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def _branch_to_dict(branch: Branch) -> dict[str, Any]:
     }
 
 
-def _json_response(data: Any) -> Response:
+def _build_json_response(data: Any) -> Response:
     return Response(_dump_json(data), media_type="application/json")
 
 
@@ -109,5 +111,5 @@ def _dump_json(data: Any) -> bytes:
         return orjson.dumps(normalize_json(data, depth=MAX_LOG_DEPTH), option=option)
 
 
-def _file_response(body: bytes, name: str, kind: str) -> Response:
+def _build_file_response(body: bytes, name: str, kind: str) -> Response:
     return Response(body, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'})

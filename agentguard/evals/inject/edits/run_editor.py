@@ -147,7 +147,7 @@ def build_message_turn(like: Step, text: str) -> Step:
 
 def diff_steps(old: Step, new: Step) -> Iterator[FieldChange]:
     """Yield every field in which two versions of a step differ, except index, position and time."""
-    old_fields, new_fields = _step_fields(old), _step_fields(new)
+    old_fields, new_fields = _list_step_fields(old), _list_step_fields(new)
     for field in dict.fromkeys((*old_fields, *new_fields)):
         before, after = old_fields.get(field), new_fields.get(field)
         if before is not None and after is not None and before != after:
@@ -156,7 +156,7 @@ def diff_steps(old: Step, new: Step) -> Iterator[FieldChange]:
             yield FieldChange(step=new.index, field=field, before=_shorten(before), after=_shorten(after))
 
 
-def _step_fields(step: Step) -> dict[str, str]:
+def _list_step_fields(step: Step) -> dict[str, str]:
     """Return all fields of a step that an edit may change, as text."""
     fields = {"content": step.content, "reasoning": step.reasoning}
     fields |= {f"modules.{name}": text for name, text in step.modules.items()}

@@ -234,10 +234,10 @@ def _compute_ending_features(
         "end.asks": bool(mine) and mine[-1].is_question,
         "end.answered": layout.has_final_answer,
         "talk.silent": sum(not step.content for step in steps) / (1 + len(steps)),
-        "talk.agent_numbers": math.log1p(len(_union(one.numbers for one in mine))),
-        "talk.user_numbers": math.log1p(len(_union(one.numbers for one in theirs))),
+        "talk.agent_numbers": math.log1p(len(_build_union(one.numbers for one in mine))),
+        "talk.user_numbers": math.log1p(len(_build_union(one.numbers for one in theirs))),
     }
 
 
-def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+def _build_union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*sets)

@@ -100,8 +100,8 @@ class RunContext:
         """Words of the final steps that neither the task nor a task handoff contains."""
         layout, scans = self.layout, self.layout.step_scans
         handoff_words = (scans[i].vocabulary for i in layout.task_handoffs)
-        known = _union(layout.task_words, self.task_numbers, *handoff_words)
-        return _union(*(_tokens(scans[i]) for i in self.final_steps)) - known
+        known = _build_union(layout.task_words, self.task_numbers, *handoff_words)
+        return _build_union(*(_extract_tokens(scans[i]) for i in self.final_steps)) - known
 
     @lazy_property
     def _ending(self) -> list[TextScan]:
@@ -112,12 +112,12 @@ class RunContext:
     @lazy_property
     def final_numbers(self) -> frozenset[str]:
         """Numbers of the run's last three steps, without those of the task."""
-        return _union(*(one.numbers for one in self._ending)) - self.task_numbers
+        return _build_union(*(one.numbers for one in self._ending)) - self.task_numbers
 
     @lazy_property
     def final_names(self) -> frozenset[str]:
         """Names of the run's last three steps."""
-        return _union(*(one.names for one in self._ending))
+        return _build_union(*(one.names for one in self._ending))
 
     @lazy_property
     def first_mention_weight(self) -> dict[int, float]:
@@ -260,11 +260,11 @@ def _has_error(layout: RunLayout, index: int) -> bool:
     return is_report and layout.step_scans[index].class_counts[_FAILURE] >= _MIN_REPORT_FAILURES
 
 
-def _tokens(scan: TextScan) -> frozenset[str]:
+def _extract_tokens(scan: TextScan) -> frozenset[str]:
     return scan.vocabulary | scan.numbers | scan.names
 
 
-def _union(*sets: frozenset[str]) -> frozenset[str]:
+def _build_union(*sets: frozenset[str]) -> frozenset[str]:
     return frozenset().union(*sets)
 
 
@@ -276,16 +276,16 @@ def _compute_first_mentions(layout: RunLayout, wanted: frozenset[str]) -> dict[i
             continue
         observation_scan = layout.observation_scans[index]
         mentions = remaining & (
-            _tokens(layout.step_scans[index])
-            | (_tokens(observation_scan) if observation_scan is not None else frozenset())
+            _extract_tokens(layout.step_scans[index])
+            | (_extract_tokens(observation_scan) if observation_scan is not None else frozenset())
         )
         if mentions:
-            weights[index] = sum(map(_weight, sorted(mentions)))
+            weights[index] = sum(map(_compute_weight, sorted(mentions)))
             remaining -= mentions
     return weights
 
 
-def _weight(word: str) -> float:
+def _compute_weight(word: str) -> float:
     return 3.0 if word[0].isdigit() else 1.5 if word[0].isupper() else 0.5
 
 

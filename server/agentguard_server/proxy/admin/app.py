@@ -67,19 +67,19 @@ class AdminApp:
 
     async def healthz(self, _: Request) -> Response:
         """Report that the process runs."""
-        return _json_response({"ok": True})
+        return _build_json_response({"ok": True})
 
     async def readyz(self, _: Request) -> Response:
         """Report whether the worker is ready for requests."""
         why = self.proxy_status.list_unready_reasons()
-        return _json_response({"ready": not why, "why": why}, 503 if why else 200)
+        return _build_json_response({"ready": not why, "why": why}, 503 if why else 200)
 
     async def metrics(self, _: Request) -> Response:
         """Return the metrics of all workers for Prometheus."""
         # Rendered in a thread, since many series take milliseconds.
         metrics = self.proxy_status.aggregate_metrics()
         if metrics is None:
-            return _error_response(404, "not_found", "metrics are disabled: set metrics.enabled")
+            return _build_error_response(404, "not_found", "metrics are disabled: set metrics.enabled")
         return Response(
             await asyncio.to_thread(render_prometheus, metrics), media_type=CONTENT_TYPE, headers=_NO_STORE
         )
@@ -91,17 +91,17 @@ class AdminApp:
             body, policy = render_status_page(status)
             headers = {**_NO_STORE, "content-security-policy": policy}
             return Response(body, media_type="text/html; charset=utf-8", headers=headers)
-        return _json_response(status)
+        return _build_json_response(status)
 
     async def openapi(self, _: Request) -> Response:
         """Return this OpenAPI description."""
-        return _json_response(build_openapi(self.endpoints))
+        return _build_json_response(build_openapi(self.endpoints))
 
     # -- replicas
 
     async def replicas(self, _: Request) -> Response:
         """Return this worker's replicas and their desired states."""
-        return _json_response(
+        return _build_json_response(
             {
                 "replicas": self.proxy_status.pool.status()["replicas"],
                 "desired": dict(self.proxy_status.desired_replicas.read()),
@@ -124,21 +124,23 @@ class AdminApp:
         name, state = request.path_params["name"], self.proxy_status
         known = {one["name"]: one for one in state.pool.status()["replicas"]}
         if name not in known:
-            return _error_response(
+            return _build_error_response(
                 404, "not_found", "there is no replica of that name; GET /agentguard/v1/replicas lists them"
             )
         if desired == "remove" and len([one for one in known.values() if one["state"] != "leaving"]) == 1:
-            return _error_response(
+            return _build_error_response(
                 409, "last_replica", "the last replica cannot be removed; drain it, or stop the proxy"
             )
         try:
             state.desired_replicas.set(name, desired)
         except OSError as error:
-            return _error_response(503, "unavailable", f"the workers cannot be notified: {error.strerror}")
+            return _build_error_response(
+                503, "unavailable", f"the workers cannot be notified: {error.strerror}"
+            )
         await state.desired_replicas.reconcile(state.pool)
         _LOG.warning("replica %s: %s, by an administrator", name, desired or "undrain")
         found = [one for one in state.pool.status()["replicas"] if one["name"] == name]
-        return _json_response({"replica": found[0] if found else None, "desired": desired}, 202)
+        return _build_json_response({"replica": found[0] if found else None, "desired": desired}, 202)
 
     # -- sessions
 
@@ -146,23 +148,25 @@ class AdminApp:
         """Return the guarded runs of the key's tenant, the most recently used first."""
         most = _parse_limit(request.query_params.get("most"), 100)
         if most is None:
-            return _error_response(400, "invalid_query", f"most must be a number from 1 to {_MAX_SESSIONS}")
+            return _build_error_response(
+                400, "invalid_query", f"most must be a number from 1 to {_MAX_SESSIONS}"
+            )
         found = self.proxy_status.list_sessions(_get_tenant(request), limit=most)
-        return _json_response({"sessions": found or [], "guarded": found is not None})
+        return _build_json_response({"sessions": found or [], "guarded": found is not None})
 
     async def session(self, request: Request) -> Response:
         """Return one guarded run with its steps, findings and recoveries."""
         found = self.proxy_status.find_session(request.path_params["id"], _get_tenant(request))
         if found is None:
-            return _error_response(
+            return _build_error_response(
                 404, "not_found", "no worker has this run of the tenant; the viewer shows stored runs"
             )
-        return _json_response(found)
+        return _build_json_response(found)
 
     async def guardrail(self, request: Request) -> Response:
         """Judge a request or a response for LiteLLM's generic guardrail API."""
         if self.proxy_status.app_state.interceptor is None:
-            return _error_response(404, "not_found", "no guard is configured: set the section `guard`")
+            return _build_error_response(404, "not_found", "no guard is configured: set the section `guard`")
         return await self._guardrail(request)
 
     def close(self) -> None:
@@ -221,18 +225,20 @@ def _accepts_html(request: Request) -> bool:
     return "text/html" in accepted and "application/json" not in accepted
 
 
-def _json_response(data: Any, status: int = 200) -> Response:
+def _build_json_response(data: Any, status: int = 200) -> Response:
     body = orjson.dumps(data, default=str, option=orjson.OPT_NON_STR_KEYS)
     return Response(body, status, media_type="application/json", headers=_NO_STORE)
 
 
-def _error_response(status: int, code: str, message: str) -> Response:
-    return _json_response({"error": {"code": code, "message": message, "type": "agentguard_error"}}, status)
+def _build_error_response(status: int, code: str, message: str) -> Response:
+    return _build_json_response(
+        {"error": {"code": code, "message": message, "type": "agentguard_error"}}, status
+    )
 
 
 async def _handle_not_found(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # for mypy: Starlette raises it for both statuses
-    response = _error_response(
+    response = _build_error_response(
         error.status_code,
         "not_found" if error.status_code == 404 else "method_not_allowed",
         "the proxy has no resource at this path; a client's base URL ends in /v1, but Anthropic's does not",
@@ -243,9 +249,9 @@ async def _handle_not_found(_: Request, error: Exception) -> Response:
 
 async def _handle_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, AgentGuardError)  # for mypy: it is registered for this class
-    return _error_response(503, error.code, str(error))
+    return _build_error_response(503, error.code, str(error))
 
 
 async def _handle_unexpected_error(_: Request, error: Exception) -> Response:
     _LOG.error("an administrative request failed: %s", type(error).__name__)
-    return _error_response(500, "internal_error", "the proxy failed; see its log")
+    return _build_error_response(500, "internal_error", "the proxy failed; see its log")

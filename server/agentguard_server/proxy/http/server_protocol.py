@@ -180,7 +180,8 @@ class HttpServerProtocol(asyncio.Protocol):
             return None
         self._limits = limits = self._app.app_state.settings.limits
         if len(headers) > limits.max_headers or (
-            self._unparsed_bytes > limits.max_header_bytes and self._header_size() > limits.max_header_bytes
+            self._unparsed_bytes > limits.max_header_bytes
+            and self._compute_header_size() > limits.max_header_bytes
         ):
             return self._reject(431, "head_too_large", "the head of the request exceeds the limit")
         fields, version = dict(headers), parser.get_http_version()
@@ -330,7 +331,7 @@ class HttpServerProtocol(asyncio.Protocol):
     def _abort(self) -> None:
         self.transport.abort()
 
-    def _header_size(self) -> int:
+    def _compute_header_size(self) -> int:
         return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
     def _is_websocket_request(self) -> bool:
@@ -344,7 +345,7 @@ class HttpServerProtocol(asyncio.Protocol):
     def _start_websocket(self, early_data: bytes) -> None:
         """Start a request that may switch to WebSocket; buffer the bytes that arrive before the switch."""
         limits = self._app.app_state.settings.limits
-        if len(self._headers) > limits.max_headers or self._header_size() > limits.max_header_bytes:
+        if len(self._headers) > limits.max_headers or self._compute_header_size() > limits.max_header_bytes:
             return self._reject(431, "head_too_large", "the head of the request exceeds the limit")
         if [name for name, _ in self._headers].count(b"host") != 1:
             return self._reject(400, "invalid_request", "a request must have exactly one Host header")

@@ -82,15 +82,15 @@ class LiteLLMGuardrail:
         try:
             caller.acquire(self._clock.now())
         except ProxyError as refusal:
-            return _json_response({"error": refusal.reason}, refusal.status)
+            return _build_json_response({"error": refusal.reason}, refusal.status)
         try:
             verdict = await self._judge(parse_guardrail_request(await request.body()), caller.tenant)
         except InputError as error:
-            return _json_response({"error": str(error)}, 400)
+            return _build_json_response({"error": str(error)}, 400)
         finally:
             caller.release()
         self.counts[verdict["action"]] = self.counts.get(verdict["action"], 0) + 1
-        return _json_response(verdict)
+        return _build_json_response(verdict)
 
     def close(self) -> None:
         """End all pending calls, so that their runs accept the next request."""
@@ -273,5 +273,5 @@ def _extract_text(response: BackendResponse) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _json_response(data: Mapping[str, Any], status: int = 200) -> Response:
+def _build_json_response(data: Mapping[str, Any], status: int = 200) -> Response:
     return Response(orjson.dumps(data), status, media_type="application/json")

@@ -139,7 +139,7 @@ class WorkerServices:
         if self.cluster is not None:
             state.status_sources["cluster"] = self.cluster.status
         if self.span_exporter is not None:
-            state.status_sources["tracing"] = self._span_status
+            state.status_sources["tracing"] = self._get_span_status
         app_state.request_observers = (*app_state.request_observers, *self.request_observers)
         app_state.max_captured_bytes = max(app_state.max_captured_bytes, self.max_captured_bytes)
         app_state.admin_app = self
@@ -211,7 +211,7 @@ class WorkerServices:
             except OSError as error:
                 logger.warning("the workers cannot exchange snapshots: %s", error.strerror)
 
-    def _span_status(self) -> Mapping[str, Any]:
+    def _get_span_status(self) -> Mapping[str, Any]:
         return (
             {}
             if self.span_exporter is None

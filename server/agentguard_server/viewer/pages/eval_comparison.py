@@ -44,7 +44,7 @@ def _compare_selection(
     criterion = (
         Criterion(parameters["what"])
         if parameters.get("what") in set(Criterion)
-        else _default_criterion(a, b)
+        else _select_default_criterion(a, b)
     )
     try:
         return a, b, compare_evaluations(a.result, b.result, criterion=criterion)
@@ -52,7 +52,7 @@ def _compare_selection(
         return f"These cannot be compared: {error}."
 
 
-def _default_criterion(a: MethodSelection, b: MethodSelection) -> Criterion:
+def _select_default_criterion(a: MethodSelection, b: MethodSelection) -> Criterion:
     """Return the root-cause step if both evaluations have one, else the outcome."""
     have_locations = a.result.localization is not None and b.result.localization is not None
     return Criterion.STEP if have_locations else Criterion.OUTCOME

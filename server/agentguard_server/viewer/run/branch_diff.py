@@ -172,8 +172,8 @@ def align_steps(left: Sequence[Step], right: Sequence[Step], fork: int) -> list[
     pairs: list[StepPair] = []
     matcher = SequenceMatcher(
         None,
-        [_step_signature(step) for step in left],
-        [_step_signature(step) for step in right],
+        [_build_step_signature(step) for step in left],
+        [_build_step_signature(step) for step in right],
         autojunk=False,
     )
     for _, a, a_end, b, b_end in matcher.get_opcodes():
@@ -191,7 +191,7 @@ def _build_pair(
     right_step = right[right_index] if right_index is not None else None
     relation: Relation = "new" if left_step is None else "left"
     if left_step is not None and right_step is not None:
-        is_same = _action_signature(left_step) == _action_signature(right_step)
+        is_same = _build_action_signature(left_step) == _build_action_signature(right_step)
         relation = "same" if is_same else "changed"
     return StepPair(
         relation=relation,
@@ -204,11 +204,11 @@ def _build_pair(
     )
 
 
-def _step_signature(step: Step) -> tuple[str, ...]:
+def _build_step_signature(step: Step) -> tuple[str, ...]:
     return (step.source.value, *(call.name for call in step.tool_calls))
 
 
-def _action_signature(step: Step) -> tuple[str, ...]:
+def _build_action_signature(step: Step) -> tuple[str, ...]:
     """Return the calls of a step with their arguments; without calls, its text."""
     calls = tuple(f"{call.name} {canonicalize_json(call.arguments)}" for call in step.tool_calls)
     return calls or (step.content.strip(),)

@@ -137,7 +137,7 @@ class _ValueFollower:
     def follow_step(self, step: Step) -> None:
         """Record the traced values that a step uses, and the new values that may derive from them."""
         traced = self._traced
-        lower_text = " ".join(text for _, text in _authored_texts(step)).lower()
+        lower_text = " ".join(text for _, text in _list_authored_texts(step)).lower()
         if step.source is not Source.ENVIRONMENT and self._pattern.search(lower_text):
             written_values = {_normalize_value(value): value for value in _extract_written_values(step)}
             used_keys = [
@@ -190,7 +190,7 @@ def _trace_depth(traced: Mapping[str, ValueTrace], key: str) -> int:
     return depth
 
 
-def _authored_texts(step: Step) -> Iterator[tuple[str, str]]:
+def _list_authored_texts(step: Step) -> Iterator[tuple[str, str]]:
     """Return the texts of a step in order, without the results of tools."""
     return (
         (name, text[:_MAX_TEXT_CHARS]) for name, text in step.texts() if not name.startswith("observations")
@@ -198,7 +198,7 @@ def _authored_texts(step: Step) -> Iterator[tuple[str, str]]:
 
 
 def _extract_written_values(step: Step) -> Iterator[str]:
-    for _, text in _authored_texts(step):
+    for _, text in _list_authored_texts(step):
         yield from _extract_values(text)
     for call in step.tool_calls:
         yield from _extract_phrases(call.arguments)
