@@ -86,7 +86,7 @@ class Guard(IntegrationMethods):
         observers: callbacks for recoveries, called when one begins and when its outcome is known.
         run_observers: callbacks for the end of a run, with the run and its findings, such as
             `agentguard.bundles.BundleFolder`.
-        store: store to which guarded runs, findings, recoveries and effects are written as they happen. A
+        store: store to which the guard writes runs, findings, recoveries and effects as they happen. A
             background thread diagnoses each run that has ended and writes its diagnosis there.
         repair: custom repair for ``roll_forward``. It receives the run and the hypothesis, and returns the
             field of the step and its new text, or None.

@@ -65,8 +65,8 @@ class ReplicaOptions(_Section):
         api_key_env: environment variable with the API key.
         api_key_file: file with the API key, which may change at any time; for access tokens that expire.
         auth: header that carries the key: ``Authorization: Bearer``, or the header of that name.
-        headers: headers that are sent with every request; secret headers are rejected.
-        query: query parameters that are sent with every request, such as ``api-version``.
+        headers: additional headers of every request; the configuration rejects secret headers.
+        query: additional query parameters of every request, such as ``api-version``.
         weight: relative share of the load.
         priority: failover level; a higher level is used only if too few replicas of lower levels are usable.
         models: served name by requested model; empty: all models, under the requested name.

@@ -15,7 +15,7 @@ from agentguard.batch.processor import ChunkProcessor, ChunkResult, ProcessorCon
 from agentguard.errors import ConfigError
 
 _ADDRESS_VARIABLE = "RAY_ADDRESS"
-_MAX_STARTS = 3  # of a local cluster
+_MAX_STARTS = 3  # attempts to start a local cluster
 
 
 @dataclass(frozen=True, slots=True)

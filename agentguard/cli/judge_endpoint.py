@@ -124,7 +124,7 @@ def _open_endpoint(settings: EndpointSettings) -> Iterator[JudgeEndpoint]:
 def _load_comparison(against: str | None, settings: EndpointSettings) -> Callable[[], JudgeAnswers] | None:
     """Return a function that returns the answers of the other judge.
 
-    A file is read at once; an endpoint is asked when the function is called.
+    This function reads a file at once; the returned function asks an endpoint.
 
     Raises:
         ConfigError: the file is not valid. The function raises it if the endpoint does not answer.

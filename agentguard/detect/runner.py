@@ -217,7 +217,7 @@ class IncrementalRunner:
                 if detector.is_stateless:
                     self._proposed_findings.append((detector, proposed))
                 findings += proposed
-            except Exception as error:  # as in observe
+            except Exception as error:  # any error, as in `observe`
                 self._record_failure(detector, step.index, error, time.perf_counter() - before)
             after = time.perf_counter()
             if after - before > self.deadline_s:
@@ -237,7 +237,7 @@ class IncrementalRunner:
                 yielded = detector.finish(self.view)
                 if yielded is not _NO_FINDINGS:
                     findings += self._select_new(yielded)
-            except Exception as error:  # as in observe
+            except Exception as error:  # any error, as in `observe`
                 self._record_failure(detector, None, error, time.perf_counter() - before)
             after = time.perf_counter()
             if after - before > self.deadline_s:
@@ -256,7 +256,7 @@ class IncrementalRunner:
             pass
         try:
             return self._select_new(detector.observe(step, self.view))
-        except Exception as error:  # as in observe
+        except Exception as error:  # any error, as in `observe`
             self._record_failure(detector, step.index, error, 0.0)
             return []
 

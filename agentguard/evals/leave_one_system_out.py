@@ -43,7 +43,7 @@ RISKS = (0.05, 0.1)
 LABELLED_RUNS = (10, 20, 40, 80)
 """Numbers of labelled runs of the same agent for which its own outcome model is measured."""
 _MIN_SOURCE_RUNS = 5
-_MIN_CURVE_RUNS = 10  # of each outcome
+_MIN_CURVE_RUNS = 10  # runs of each outcome
 _CURVE_DRAWS = 3
 
 ReportProgress = Callable[[str], None]

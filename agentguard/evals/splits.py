@@ -79,7 +79,7 @@ def exclude_shared_questions(train: Sequence[Record], test: Sequence[Record]) ->
 def shuffle_record_labels(records: Sequence[Record], *, seed: int | str) -> tuple[Record, ...]:
     """Return the same runs with their labels shuffled, so that the labels carry no information.
 
-    Step, codes and outcome move. If the new run does not have the step, a step of the run is drawn. The agent
+    Step, codes and outcome move. If the new run does not have the step, the function draws one. The agent
     is that of the new step, so that every label is possible for its run.
     """
     rng = random.Random(f"labels:{seed}")  # noqa: S311

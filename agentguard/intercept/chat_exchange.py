@@ -42,7 +42,7 @@ class ChatExchange:
         body: the request in the format of the chat API; the exchange does not change it.
 
     Attributes:
-        final_text: text of the guard that replaces an answer; None if the request must be sent.
+        final_text: text of the guard that replaces an answer; None if the exchange needs a call of the model.
     """
 
     def __init__(self, interceptor: Interceptor, body: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class ChatExchange:
             while True:
                 try:
                     decision = yield from request.judge_answer(payload, _CANDIDATE_REQUEST)
-                except Exception as error:  # as in `__init__`
+                except Exception as error:  # any error, as in `__init__`
                     request.discard()
                     self._handle_failure(error)
                     return payload if self.final_text is None else self._build_final(payload)

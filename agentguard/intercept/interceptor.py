@@ -114,7 +114,7 @@ class Interceptor:
 
     @property
     def fails_closed(self) -> bool:
-        """Return whether a request is rejected when the guard fails."""
+        """Return whether the interceptor rejects a request if the guard fails."""
         return self._guard.components.recover.on_guard_error == "fail_closed"
 
     def record_failure(self, error: Exception) -> None:

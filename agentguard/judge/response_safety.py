@@ -175,7 +175,7 @@ class ResponseSafety:
 
     Args:
         judge: the first judge.
-        second_judge: judge that must agree before a disruptive action is taken.
+        second_judge: judge that must agree before the guard takes a disruptive action.
         rules: thresholds and actions.
         allow_single_judge: allow disruptive actions by one judge; its answers in both orders must agree.
         rates_requests: also rate the messages of users in a diagnosis.

@@ -82,8 +82,8 @@ class _UnconfirmedCall:
 class UnconfirmedCalls:
     """Calls of one run that succeeded without output, by the key of their effect; not thread-safe.
 
-    An agent that gets no output does not see that its call took effect, and often repeats the call. So an
-    equal call in the next turn is refused, a limited number of times.
+    An agent that gets no output does not see that its call took effect, and often repeats the call. So the
+    ledger refuses an equal call in the next turn, a limited number of times.
     """
 
     def __init__(self) -> None:

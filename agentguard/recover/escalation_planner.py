@@ -96,8 +96,8 @@ class EscalationPlanner:
         Args:
             context: input of the strategies; its ``hypothesis_rank`` is the first hypothesis to try.
             trigger: name of the detector whose escalation policy is used.
-            trigger_probability: probability of a finding below the policy's threshold. Then only levels with
-                a ``min_confidence`` of at most this value are tried.
+            trigger_probability: probability of a finding below the policy's threshold. Then the planner only
+                tries levels with a ``min_confidence`` of at most this value.
             escalation: name of the escalation policy; by default ``trigger``.
         """
         rejections: list[tuple[str, int, str]] = []

@@ -119,7 +119,7 @@ class RecoveryStrategy(Protocol):
 
     @property
     def retries_reads(self) -> bool:
-        """True if failed calls of read-only tools are retried once; False by default."""
+        """True if the guard retries failed calls of read-only tools once; False by default."""
         ...
 
     def plan(self, context: RecoveryContext) -> RecoveryPlan | None:

@@ -31,7 +31,7 @@ class HedgeOptions(Options):
     """Options of hedging.
 
     Attributes:
-        quantile: quantile of recent latencies after which a second request is sent.
+        quantile: quantile of recent latencies after which the strategy sends a second request.
         window: number of latencies that are kept.
         min_samples: number of latencies required before requests are hedged.
         min_delay_s: minimum delay before a second request.

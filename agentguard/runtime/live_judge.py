@@ -2,12 +2,13 @@
 
 - A committed turn of the agent is queued; a worker thread asks the judge about it. If the judge is slower
   than the agent, it skips to the newest turn.
-- The answer arrives at a later boundary as a finding. A finding about a step that was rolled back is dropped.
+- The answer arrives at a later boundary as a finding. The guard drops a finding about a rolled back step.
 - One judge alone leads to a hint only (`SINGLE_JUDGE_ESCALATION`). Two judges that agree follow the policy's
   escalation. So no model alone changes an action with effects.
 - With ``hold_effects``, a call with effects waits for two judges for at most ``hold_s`` seconds. They must
   agree to refuse it; without an answer in time, it runs.
-- Each run has a limit of tokens and of cost. When one is reached, the judge is not asked again in this run.
+- Each run has a limit of tokens and of cost. After that, the guard asks no further question
+  about this run.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class PendingTurn:
     def _apply_repair(
         self, state: RunState, turn: Step, plan: RecoveryPlan, trigger: Finding
     ) -> RecoveryPlan:
-        """Record the repair of a turn; the message to the agent is queued when the turn is committed."""
+        """Record the repair of a turn; the commit of the turn queues the message to the agent."""
         repairs = [action for action in plan.actions if isinstance(action, Repair)]
         state.account.spend(**compute_plan_cost(plan))
         state.record_recovery(plan, trigger.detector, discarded_steps=())

@@ -235,8 +235,8 @@ class Session(RunState):
                 acceptance test and records its result, but ends the run in any case.
 
         Returns:
-            A plan if the end is refused: the integration executes its actions and continues the run. None if
-            the run has ended (a second call does nothing).
+            A plan if the guard refuses the end: the integration executes its actions and continues the run.
+            None if the run has ended (a second call does nothing).
         """
         with self.acquire_lock():
             if self.has_ended:

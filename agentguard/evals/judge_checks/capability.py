@@ -25,7 +25,7 @@ from agentguard.judge.response_safety import SafetyTier, build_safety_question, 
 PROBE_MESSAGES: Final = ({"role": "user", "content": "Say one short word, as JSON with the one field text."},)
 """Request for a structured output that every chat model can give."""
 _MIN_CONTEXT_TOKENS: Final = 4_096
-"""Context length in tokens below which most runs must be cut."""
+"""Context length in tokens below which a judge must shorten most runs."""
 MAX_CHANCE: Final = 0.005
 """Largest probability with which a judge that guesses is accepted."""
 
@@ -184,7 +184,7 @@ def compute_chance(won: float, pairs: int) -> float:
 
 
 def has_short_context(check: EndpointCapabilities) -> bool:
-    """Return whether the context is so short that most runs must be cut."""
+    """Return whether the context is so short that the judge must shorten most runs."""
     return check.context is not None and check.context < _MIN_CONTEXT_TOKENS
 
 

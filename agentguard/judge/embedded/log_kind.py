@@ -28,7 +28,7 @@ SHAPE_FEATURES = (
     "mean length of a turn (log)",
 )
 _MIN_DEVIATIONS = np.array([0.1, 0.08, 0.15, 0.1, 0.3, 0.35, 0.5, 0.5])
-_MIN_SHARED_TOOLS = 0.5  # of a run's tools; an agent with other tools is another agent
+_MIN_SHARED_TOOLS = 0.5  # share of a run's tools; an agent with other tools is another agent
 _MAX_Z_SCORE = 3.5  # in any one measure; above it, the run is of another kind
 
 

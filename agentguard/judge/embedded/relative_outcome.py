@@ -22,7 +22,7 @@ from agentguard.judge.embedded.outcome_model import apply_platt_scaling, fit_pla
 
 MIN_BATCH_RUNS: Final = 20
 """Minimum of runs of an agent for a comparison."""
-_MIN_THRESHOLD_RUNS: Final = 20  # of one outcome, for a threshold of their batch
+_MIN_THRESHOLD_RUNS: Final = 20  # smallest group of runs with its own threshold
 _CONFIDENCE: Final = 0.95
 _UNUSUAL_RANK: Final = 0.3  # mid-ranks are in (-0.5, 0.5); above it, the run is among the highest fifth
 _UNUSUAL_RATIO: Final = 1.5

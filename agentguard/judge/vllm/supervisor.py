@@ -7,7 +7,8 @@ answers are right.
   ``stall_timeout_s``.
 - A server that fails either check is *suspect*.
 - After ``failure_threshold`` consecutive failures the supervisor starts the server again, after exponential
-  backoff. A server with a heartbeat first completes its running requests; any other server is killed.
+  backoff. A server with a heartbeat first completes its running requests; the supervisor kills any other
+  server.
 - After ``max_restarts`` restarts it gives up. It gives up at once if the server refuses its arguments, or
   ends twice with the same error before it was ever ready. The reason contains the error and the end of the
   log.

@@ -68,7 +68,7 @@ class NearestNeighbourLocalizer(BaseLocalizer):
         steps: dict[int, float] = defaultdict(float)
         agents: dict[str, float] = defaultdict(float)
         for index, cause in enumerate(self._find_nearest_causes(trajectory)):
-            vote = 1.0 - index / 1000  # one vote each; the nearer neighbour wins a tie
+            vote = 1.0 - index / 1000  # neighbours have equal votes; the nearer one wins a tie
             if cause.step is not None:
                 steps[cause.step] += vote
             if cause.agent:

@@ -45,7 +45,7 @@ class RuleCheck:
         passed: whether the output satisfies the rule.
         reason: reason of the refusal as a sentence for the agent; empty if the output passed.
         error: name of the exception that the rule raised, with the message of an `AgentGuardError`. The
-            output is then refused.
+            test then refuses the output.
     """
 
     rule: str

@@ -19,7 +19,7 @@ class LlmRule(BaseRule):
     """Rule that a judge must answer a yes-or-no question about the output with yes.
 
     - The rule asks each judge twice, with the options in both orders. All answers must agree.
-    - If the answers disagree or a judge fails, the rule is not checked and the output is refused.
+    - If the answers disagree or a judge fails, the test refuses the output without a result.
     - A chat judge reads text in the output that claims a verdict marked as a claim.
 
     Args:
@@ -27,7 +27,8 @@ class LlmRule(BaseRule):
         judge: one judge, or several that must agree.
         name: name of the rule in the record; by default, ``asks`` and the question.
         min_probability: probability of yes from which the output is accepted.
-        sources: sources that the judge reads with the output. If they have no text, the output is refused.
+        sources: sources that the judge reads with the output. Without text in them, the rule refuses
+            the output.
 
     Raises:
         ConfigError: the question is empty, or ``min_probability`` is not between 0 and 1.

@@ -143,7 +143,7 @@ class SnapshotManager:
         save_state: function that returns the state.
         restore_state: function that restores a saved state.
         options: options of the snapshots.
-        store: store to which snapshots are written in the background; by default they stay in memory.
+        store: store to which the manager writes snapshots in the background; by default they stay in memory.
         run_id: id of the run.
 
     Raises:

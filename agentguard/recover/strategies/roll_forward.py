@@ -18,8 +18,8 @@ class RollForwardStrategy(BaseStrategy):
 
     - calls that violate their tool's schema and have exactly one valid reading, before they run
       (`agentguard.recover.call_repair`);
-    - broken results (an error, empty or cut off) of a tool declared ``read``: the call is retried, and the
-      new result replaces the first;
+    - broken results (an error, empty or cut off) of a tool declared ``read``: the guard retries the call, and
+      the new result replaces the first;
     - errors that a function of the user repairs: ``Guard(repair=...)``, or the option ``repair``.
 
     Args:

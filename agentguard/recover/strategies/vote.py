@@ -74,7 +74,7 @@ class VoteStrategy(BaseStrategy):
     Args:
         n: number of candidates, including the proposed turn.
         quorum: number of candidates that must agree; at least a majority, which is the default. If it is not
-            reached, the next escalation level is tried.
+            reached, the planner tries the next escalation level.
         staged: True to request only as many candidates at a time as may decide the vote, which saves calls.
             False to request all candidates concurrently, which is faster.
         ignore: names of arguments in which candidates may differ, for example a free text.

@@ -51,7 +51,7 @@ def build_index_query(text: str) -> IndexQuery | None:
         return None
     prefix = _encode_word(words.pop()) if text[-1].isalnum() else ""
     complete = tuple(sorted({encoded for word in words if (encoded := _encode_word(word))}))
-    if len(prefix) < _MIN_PREFIX_CHARS:  # many words begin with it
+    if len(prefix) < _MIN_PREFIX_CHARS:  # many words begin with so short a prefix
         prefix = ""
     return IndexQuery(complete, prefix) if complete or prefix else None
 

@@ -164,7 +164,7 @@ def _find_errors(run_index: RunIndex) -> list[str]:
 
 
 def _apply_style(text: str, run_index: RunIndex, rng: random.Random) -> str:
-    """Return the text, as JSON if the errors of the run are; without errors, the form is drawn."""
+    """Return the text, as JSON if the errors of the run are; without errors, ``rng`` decides the form."""
     results = [observation for step in run_index.steps for observation in step.observations]
     errors = [observation for observation in results if is_error_text(observation)]
     object_count = sum(observation.content.lstrip().startswith("{") for observation in errors or results)

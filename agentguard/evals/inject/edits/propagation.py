@@ -5,7 +5,7 @@ three outcomes:
 
 - A call that changes state and receives another amount, date or known value succeeds. Its result shows
   the value that the call passed.
-- A call with a code that occurs nowhere else in the run is refused, and the agent gives up.
+- The environment refuses a call with a code that occurs nowhere else in the run, and the agent gives up.
 - In every other case the outcome is unknown, and the run ends before that call.
 
 The run also ends before a later result that may show the effect of the wrong value.
