@@ -18,7 +18,7 @@ def lazy_exports(
 
     Args:
         package: the package's ``__name__``.
-        homes: exported name to the module that defines it.
+        homes: module that defines each exported name, by name.
         extra: the optional extra that the modules need, named by the error if it is not installed.
 
     Raises:

@@ -26,7 +26,7 @@ PLANTED = {
     "breaker flapping": {"a.serve", "a.is_open", "b.serve", "b.is_open"},
     "unbounded queue": {"queue.take", "client.wait"},
 }
-"""Name of a cascade to its sites."""
+"""Sites by name of the cascade."""
 
 
 def list_lasting_single_faults(campaign: StitchingCampaign) -> list[str]:

@@ -33,7 +33,7 @@ class ConversionOperation(Operation):
     Attributes:
         target: name of the format, such as ``"event_log"``.
         has_annotation: also write the annotations of the runs.
-        redaction_patterns: kind to a pattern of own secrets; None redacts nothing.
+        redaction_patterns: patterns of own secrets by kind; None redacts nothing.
 
     Raises:
         ConfigError: the format can only be read.

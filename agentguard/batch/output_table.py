@@ -30,7 +30,7 @@ class OutputTable:
 
     Attributes:
         folder: folder of the parts in the output folder.
-        result_columns: column of the operation to its Parquet type.
+        result_columns: Parquet types of the columns of the operation, by column.
         outcome: column that the job counts by value; null if the row has no result.
     """
 
@@ -40,7 +40,7 @@ class OutputTable:
 
     @cached_property
     def columns(self) -> dict[str, str]:
-        """Column to its Parquet type.
+        """Parquet types by column.
 
         - ``source`` and ``record`` identify the input row: the file below the root of the input, and the
           position. ``run_id``, ``format`` and ``steps`` describe the run.

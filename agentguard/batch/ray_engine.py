@@ -45,7 +45,7 @@ class RayEngine:
 
 
 class _ActorPool:
-    """Actors with one chunk each: the death of an actor concerns no other chunk."""
+    """Actors with one chunk each: the end of an actor affects no other chunk."""
 
     def __init__(
         self, ray: Any, workers: int, build_processor: ProcessorFactory, config: ProcessorConfig

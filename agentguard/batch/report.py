@@ -120,8 +120,8 @@ class BatchReport:
     Attributes:
         rows: rows of the table.
         errors: rows without a verdict.
-        verdicts: verdict to number of rows.
-        rates: dimension to its rates, most failed runs first.
+        verdicts: number of rows by verdict.
+        rates: rates by dimension, most failed runs first.
         clusters: clusters of failures, largest first.
         other_failures: failed runs beyond `MAX_CLUSTERS` clusters.
         divergences: tasks with failed and passed runs, most failed runs first.
@@ -268,7 +268,7 @@ class _ReportCounts:
         return self._report
 
     def select_tasks(self, count: int) -> dict[str, list[int]]:
-        """Return the tasks with failed and passed runs, as task to both counts."""
+        """Return the numbers of failed and passed runs by task, for tasks that have both."""
         mixed = [task for task, (failed, passed) in self._tasks.items() if failed and passed]
         return {
             task: self._tasks[task] for task in sorted(mixed, key=lambda task: -self._tasks[task][0])[:count]

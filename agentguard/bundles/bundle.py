@@ -82,7 +82,7 @@ class Bundle:
         diagnosis: diagnosis of the run as JSON data, without its timing.
         expectations: expected properties of a replay: ``verdict`` of the diagnosis, and ``error``, the class
             of the exception with which the agent ends the run, if it raises one.
-        redaction_patterns: kind to an additional pattern of secrets, for the writer and for a replay.
+        redaction_patterns: additional patterns of secrets by kind, for the writer and for a replay.
     """
 
     trajectory: Trajectory

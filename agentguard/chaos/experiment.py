@@ -53,7 +53,7 @@ class ExperimentResult:
         seconds: duration, in virtual time without the time of computation.
         extra_tokens: tokens, minus those of the run without a fault.
         error: type and text of an exception that ended the run; empty without one.
-        events: site to the kinds of its calls.
+        events: kinds of the calls by site.
     """
 
     site: str

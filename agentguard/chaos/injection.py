@@ -99,13 +99,13 @@ class InjectionBinding:
 
     Attributes:
         sessions: sessions of the run.
-        calls: site to the number of calls.
+        calls: number of calls by site.
         effects: executed calls of tools with effects, as tool and canonical arguments, with their numbers.
         is_injected: True if the run reached the call and the fault applied to it.
         model_calls_at_fault: number of model calls before the fault.
         recovered_after: number of calls from the fault to the first later success at its site, or None.
         recovery_seconds: seconds from the fault to this success, or None.
-        events: site to the kinds of its calls in order: ``ok``, ``repeated`` or the type of the error.
+        events: kinds of the calls by site, in order: ``ok``, ``repeated`` or the type of the error.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ SUMMARIES: Final = {
         "pilot": "Estimate where the guard's interventions help, and write a policy.",
     },
 }
-"""Section of the help to the commands in it with their summaries.
+"""Commands and their summaries by section of the help.
 
 The help of the root command has them from here, since the import of all commands takes half a second.
 """

@@ -90,7 +90,7 @@ def read_outcomes(path: Path, *, pass_score: float = PASS_SCORE) -> dict[str, bo
     Args:
         path: a CSV file with a header, or a JSON object of run id to outcome. Also a JSON list, or JSON
             lines, of objects with a run id and an outcome.
-        pass_score: least score of a passed run.
+        pass_score: minimum score of a passed run.
 
     Raises:
         ConfigError: the file cannot be read, or an entry has no run id or no outcome.

@@ -12,7 +12,7 @@
       chat_template_kwargs: {enable_thinking: false}
       reasoning_tokens: 0           # above 0 the model reasons before each answer (gpt-oss)
       second: {base_url: http://127.0.0.1:8001/v1}    # must agree before an action with effects
-      live: {threshold: 0.9, max_tokens: 200000}      # also classify new steps beside the agent
+      live: {threshold: 0.9, max_tokens: 200000}      # also classify new steps of a running agent
       replicas: [http://10.0.0.1:8000/v1, http://10.0.0.2:8000/v1]    # several servers instead of base_url
 
     judge:                          # or trained classifiers, served by vLLM's pooling runner
@@ -153,7 +153,7 @@ class QuestionJudgeSettings(EndpointSettings):
 
 
 class LiveJudgeSettings(BaseModel):
-    """Settings of the judge beside a running agent.
+    """Settings of the judge for a running agent.
 
     Attributes:
         threshold: minimum probability of a mistake that starts a recovery at the next boundary.
@@ -179,7 +179,7 @@ class JudgeSettings(QuestionJudgeSettings):
     """Settings of the judge of a policy.
 
     Attributes:
-        live: settings to classify new steps beside a running agent, too; null to judge only ended runs.
+        live: settings to classify new steps of a running agent, too; null to judge only ended runs.
         swap: true to ask a chat model each question in both orders of its options; no effect on classifiers.
         second: another judge that must agree before the guard takes an action with effects.
     """

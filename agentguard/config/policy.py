@@ -27,7 +27,7 @@ A guard of a running agent also reads::
       search: {effect: read, timeout_s: 10}
     tool_timeout_s: 60              # interrupt a tool after this time, if it declares no timeout
     on_guard_error: fail_open       # or fail_closed: a failed component of the guard stops the run
-    live_model: {threshold: 0.9, step_threshold: 0.5}    # the embedded models beside the agent lead to hints
+    live_model: {threshold: 0.9, step_threshold: 0.5}    # the embedded models lead to hints during a run
     schemata: schemata.jsonl        # a file or database; by default (true) those of the store; false for none
 
 `agentguard.config.judge` defines the sections ``judge`` and ``safety``, `agentguard.config.acceptance` the
@@ -168,7 +168,7 @@ class BudgetSettings(BaseModel):
 
 
 class LiveModelSettings(BaseModel):
-    """Settings of the embedded outcome and step models beside a running agent.
+    """Settings of the embedded outcome and step models for a running agent.
 
     Attributes:
         threshold: minimum probability of failure that sends the agent a hint at the next boundary.
@@ -240,7 +240,7 @@ class Policy(BaseModel):
     safety: SafetySettings | None = None
     """Response safety; needs the judge."""
     live_model: LiveModelSettings | None = None
-    """Embedded outcome and step models beside a running agent."""
+    """Embedded outcome and step models for a running agent."""
     acceptance: AcceptanceSettings | None = None
     """Acceptance test of the output of a run; its question needs the judge."""
     prices: Mapping[str, TokenPrice] = Field(default_factory=dict)

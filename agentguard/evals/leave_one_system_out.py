@@ -74,7 +74,8 @@ class OutcomeRow:
         detected: share of the failed runs that are called failed.
         undecided: share of all runs with this verdict.
         auroc: of the probability of failure; NaN if only one outcome occurs.
-        coverage: risk to the largest share of runs, most certain first, of which at most that share is wrong.
+        coverage: by risk, the largest share of runs, most certain first, whose share of errors is at most the
+            risk.
     """
 
     false_causes: Share

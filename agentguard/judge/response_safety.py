@@ -74,7 +74,7 @@ class SafetyRules:
     """Mapping from tier probabilities to an action.
 
     Attributes:
-        thresholds: tier to the probability at which it applies, in (0, 1]; 0.5 for a missing tier. The worst
+        thresholds: probability at which a tier applies, by tier, in (0, 1]; 0.5 for a missing tier. The worst
             tier that reaches its threshold is selected. If none does, but the three risky tiers together are
             more probable than ``safe``, the most probable of the three is selected.
         actions: tier to action; a missing tier has the default action.

@@ -35,7 +35,7 @@ class RunComparator:
     """Comparator of the runs of an agent.
 
     Attributes:
-        model: map from ranks of signals to outcomes.
+        model: model that predicts outcomes from the ranks of signals.
         risk: share of passed runs that may be classified as failed.
     """
 

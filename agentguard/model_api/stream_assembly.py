@@ -98,4 +98,4 @@ ASSEMBLERS: Final[Mapping[str, Callable[[Iterable[Any]], dict[str, Any]]]] = {
     "messages": assemble_message,
     "responses": assemble_response,
 }
-"""Name of a generating API to the function that assembles its streams."""
+"""Functions that assemble streams, by name of the generating API."""

@@ -64,7 +64,7 @@ class Profile:
 
     Attributes:
         text: sentences on behaviour, without a name, number or subject of the task.
-        traits: named facts to weights in [0, 1], such as ``"finding:tool_error_ignored"``.
+        traits: weights in [0, 1] by named fact, such as ``"finding:tool_error_ignored"``.
         step: index of the step; None for a complete run.
     """
 

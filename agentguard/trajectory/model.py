@@ -262,7 +262,7 @@ class Trajectory:
         task: task of the agents.
         steps: the current branch; ``steps[i].index == i``.
         tools: tools offered to the agents.
-        system_prompts: agent name to its system prompt; ``""`` is the key of a prompt common to all.
+        system_prompts: system prompts by agent name; ``""`` is the key of a prompt common to all.
         branches: abandoned branches (rolled back, forked).
         exit_status: reason why the run ended, as recorded (``Submitted``, ``max_turns``, …).
         unknown_parts: type of content part or event to the number of them that the importer could not read,
@@ -303,7 +303,7 @@ class Annotation:
         failed: True if the run failed, None if unknown.
         root_cause: the annotated root cause, if there is one.
         failures: all annotated failures of the run, with the root cause if it is listed.
-        step_labels: step index to a process label: 1 right, 0 neutral, -1 wrong.
+        step_labels: process labels by step index: 1 right, 0 neutral, -1 wrong.
         modes: failure mode name to present or not.
         answer: the gold answer; an input only in the setting called ``with_answer``.
         group: question or task id for splits: runs with equal groups are always on the same side of a split.

@@ -60,7 +60,7 @@ class Redactor:
     """Redactor that replaces secrets by stable placeholders.
 
     Args:
-        patterns: kind to an additional RE2 pattern; its first group is replaced, or the match if it has no
+        patterns: additional RE2 patterns by kind; the first group is replaced, or the match if it has no
             group.
         key: key of the placeholders' hash; with another key the same secret gets another placeholder.
 

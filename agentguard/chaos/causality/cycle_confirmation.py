@@ -73,7 +73,7 @@ class CycleConfirmer:
 
     Args:
         workloads: name to workload.
-        profiles: name of a workload to its runs without a fault; the first has the seed ``seed``.
+        profiles: runs without a fault by name of the workload; the first has the seed ``seed``.
         min_goodput: share of the successful work without faults below which the rate has not returned.
         seed: seed of the runs.
     """

@@ -74,7 +74,7 @@ class FaultProbe:
         signatures: call site, with the site at its end, to the number of iterations by signature.
         sizes: call site, with the site at its end, to the sum of the sizes of its iterations.
         faults: faults that the sites permit.
-        damping: name of a damping element to the number of times that it acted.
+        damping: number of times that each damping element acted, by name.
         injected: number of iterations that got a fault.
         completions: virtual seconds at which units of work were successful.
     """

@@ -157,7 +157,7 @@ class ExperimentPlanner:
         on_run: callback after each run.
 
     Attributes:
-        profiles: name of a workload to its runs without a fault.
+        profiles: runs without a fault by name of the workload.
         edges: edges of all experiments so far.
         runs: number of runs with a fault so far.
     """

@@ -146,7 +146,7 @@ class UnusableResultAccepted(BaseDetector):
 
 
 class EmptyResultMisread(BaseDetector):
-    """Detector of a statement of absence that rests on one empty result."""
+    """Detector of a statement of absence that has one empty result as its only evidence."""
 
     name = "empty_as_negative"
     summary = "a statement that something does not exist, right after the only search for it returned nothing"

@@ -32,7 +32,7 @@ _LIVE_SETTINGS: Final = {
     OUTCOME_MODEL_TRIGGER: ("live_model",),
     STEP_MODEL_TRIGGER: ("live_model", "step_threshold"),
 }
-"""Trigger to the place of its settings in a policy."""
+"""Path of the settings in a policy, by trigger."""
 
 
 def propose_policy(report: PilotReport, policy: Policy | None = None) -> Policy:

@@ -56,7 +56,7 @@ _PRECISION_PRIOR: Final = 0.01  # added to both shares, since a rule that is rar
 _MIN_PROBABILITY: Final = 0.001
 
 Signs = Mapping[str, float]
-"""Name of a sign to its strength, at least 0; an absent sign has strength 0."""
+"""Strengths of signs by name, at least 0; an absent sign has strength 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class OutcomeRule:
 
     Attributes:
         sign: name of the sign, as in `find_signs`.
-        strength: least strength.
+        strength: minimum strength.
         false_cause_rate: share of passed training runs on which the rule is true, in the worst system.
     """
 

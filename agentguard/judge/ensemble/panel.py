@@ -28,7 +28,7 @@ class PanelJudge:
 
     An answer's ``usage`` has the members' total cost and:
 
-    - ``votes``: option to the number of members that rate it highest,
+    - ``votes``: number of members that rate an option highest, by option,
     - ``agreement``: the winner's share of the members,
     - ``seconds``: the slowest member's time, since the members are asked concurrently.
 

@@ -104,7 +104,7 @@ class TokenLogprobs:
 
     Attributes:
         text: text of the generated token, without spaces around it.
-        logprobs: text of a token to its log probability, which may be minus infinity.
+        logprobs: log probabilities by text of the token; they may be minus infinity.
     """
 
     text: str

@@ -169,7 +169,7 @@ class StepRanking:
     """Result of a method.
 
     Attributes:
-        probabilities: step index to its probability of being the root cause, given that the run failed.
+        probabilities: p(step) by step index.
         details: step index to further fields of its `Hypothesis`.
         notes: notes of the diagnosis.
     """

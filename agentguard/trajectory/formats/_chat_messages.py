@@ -43,8 +43,8 @@ class ParsedChat:
         steps: the steps, in order.
         task: text of the first user message; empty if there is no user message.
         system_prompts: the leading system messages under ``""``.
-        step_by_message: message index to the index of its step.
-        unknown_parts: type to number of the content parts that could not be read.
+        step_by_message: index of the step of each message, by message index.
+        unknown_parts: number of the content parts that could not be read, by type.
     """
 
     steps: tuple[Step, ...]

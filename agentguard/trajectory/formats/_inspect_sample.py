@@ -39,7 +39,7 @@ class InspectSample:
     Attributes:
         node: the sample.
         messages: messages with native tool calls, for `parse_chat`.
-        end_times: index of an assistant message to the epoch seconds of its end.
+        end_times: end in epoch seconds of each assistant message, by message index.
         tools: definitions of the offered tools, by name.
         unknown_events: types of the events that have other content, and of the choices after the first.
     """

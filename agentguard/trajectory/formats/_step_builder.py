@@ -23,7 +23,7 @@ class StepBuilder:
     Attributes:
         agent: name of the agent for turns without a name.
         steps: the steps so far.
-        unknown_parts: type to number of the parts and events that the importer could not read.
+        unknown_parts: number of the parts and events that the importer could not read, by type.
     """
 
     agent: str = "assistant"

@@ -44,7 +44,7 @@ FAILURE_MODES: Mapping[str, tuple[str, str]] = {
     "no_or_incomplete_verification": ("", "weak verification"),
     "incorrect_verification": ("", "no or incorrect verification"),
 }
-"""Mode to its number, if all sources agree on it, and to an alternative name."""
+"""Number of each mode, if all sources agree on it, and an alternative name, by mode."""
 
 _MODE_BY_NUMBER = {number: mode for mode, (number, _) in FAILURE_MODES.items() if number}
 _MODE_BY_NAME = {mode.replace("_", " "): mode for mode in FAILURE_MODES} | {

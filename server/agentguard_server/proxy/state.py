@@ -57,7 +57,7 @@ class AppState:
         worker: number of this process, from 0.
         body_memory: memory of incomplete bodies.
         needs_prefix_digest: True if the load balancing policy reads the digest of a prompt's prefix.
-        response_affinity: map from stored responses to their replicas.
+        response_affinity: replicas of stored responses.
     """
 
     def __init__(

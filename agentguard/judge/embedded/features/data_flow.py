@@ -337,4 +337,4 @@ FLOW_GROUPS: Final[Mapping[str, Callable[[RunLayout, RunContext, RunProgress, in
     "correction": _compute_correction_features,
     "ledger": _compute_ledger_features,
 }
-"""Group of the catalogue to the function that computes its features."""
+"""Function that computes the features of a group of the catalogue, by group."""

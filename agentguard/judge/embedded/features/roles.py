@@ -47,11 +47,11 @@ class RunLayout:
         observation_scans: for each step, the scan of its observations; None if it has no observations.
         results: for each step, the classification of its observations, or of an executor's text; else None.
         candidates: indices of the steps that can be at fault, in order; never empty if the run has steps.
-        candidate_ordinals: index of a candidate to its ordinal.
+        candidate_ordinals: ordinals of candidates by step index.
         task_handoffs: indices of opening steps that pass on the task.
         worker_steps: indices of the workers' turns. A task handoff is included only if the executor acted on
         it at once.
-        turn_ordinals: index of a worker step to its ordinal.
+        turn_ordinals: ordinals of the workers' steps by step index.
         task_words: words of the task.
         has_final_answer: whether one of the last three steps is worded as the end of the run, or the last
         step is a terminal action.

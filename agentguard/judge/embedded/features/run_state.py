@@ -121,7 +121,7 @@ class RunContext:
 
     @lazy_property
     def first_mention_weight(self) -> dict[int, float]:
-        """Step to the weight of the final words that it contains first."""
+        """By step, the weight of the final words that occur there first."""
         return _compute_first_mentions(self.layout, self.final_words)
 
     @lazy_property
@@ -131,7 +131,7 @@ class RunContext:
 
     @lazy_property
     def mention_weight_before(self) -> dict[int, float]:
-        """Step to the weight of first mentions before it."""
+        """By step, the weight of the first mentions before it."""
         return _accumulate_weights(self.layout, self.first_mention_weight)
 
     @lazy_property
@@ -142,7 +142,7 @@ class RunContext:
 
     @lazy_property
     def handoff_repetition(self) -> dict[int, tuple[float, float]]:
-        """Task handoff to the shares of the task's words that it has at least twice, and three times."""
+        """By task handoff, the shares of the task's words that occur at least twice, and three times."""
         return {i: _compute_handoff_repetition(self.layout, i) for i in self.layout.task_handoffs}
 
     @lazy_property
@@ -157,7 +157,7 @@ class RunContext:
 
     @lazy_property
     def remaining_actions(self) -> dict[int, tuple[int, int]]:
-        """Candidate to the number of executions and actions from it on."""
+        """By candidate, the number of executions and actions from it on."""
         return _count_remaining(self.layout)
 
     @lazy_property
@@ -167,7 +167,7 @@ class RunContext:
 
     @lazy_property
     def turns_by_agent(self) -> dict[str, tuple[int, int]]:
-        """Agent to the number of its candidates and the index of the last one."""
+        """By agent, the number of its candidates and the index of the last one."""
         return _count_turns(self.layout)
 
 

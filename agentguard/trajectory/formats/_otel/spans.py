@@ -83,7 +83,7 @@ ATTRIBUTE_NAMES: Mapping[str, tuple[str, ...]] = {
         "ai.telemetry.metadata.sessionId",
     ),
 }
-"""Our name of a field to the attributes that may contain it; the first one present is used."""
+"""Attributes that may contain a field, by our name of the field; the first one present is used."""
 
 ATTRIBUTE_PREFIXES: Mapping[str, tuple[str, ...]] = {
     "input": ("llm.input_messages", "gen_ai.prompt"),

@@ -29,7 +29,7 @@ class TraceCollector:
     """Spans by trace.
 
     Attributes:
-        spans: trace id to its spans.
+        spans: spans by trace id.
         count: number of the spans.
     """
 

@@ -103,7 +103,7 @@ class Keyring:
     Args:
         keys: configuration of the keys.
         tenants: limits of tenants, by name; the keys of a tenant share them.
-        counters: counters that all workers of the machine share; by default this worker counts alone.
+        counters: counters that all workers of the machine share; by default this worker's own counters.
         spending: ledger of the budgets; None without budgets.
     """
 
