@@ -1,8 +1,8 @@
 """Delexicalisation: removal of the topic from a text, so that only the manner of work remains.
 
-The result contains only words of a closed list (`agentguard.schemata.profiles.vocabulary`). The name of
-its class, or a gap, replaces any other word. So no number, name, quotation or subject can remain. Names of agents
-and tools are removed even if they consist of words of the list.
+The result contains only words of a closed list (`agentguard.schemata.profiles.vocabulary`). The name of its
+class, or a gap, replaces any other word. So no number, name, quotation or subject can remain. Names of
+agents and tools are removed even if they consist of words of the list.
 """
 
 from __future__ import annotations
