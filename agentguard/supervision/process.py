@@ -29,7 +29,7 @@ class ChildProcess:
         command: program and arguments.
         environment: all environment variables of the process; None for those of this process.
         log: file to which standard output and standard error are appended. None discards the output; the
-            errors go to the standard error of this process.
+            errors are written to the standard error of this process.
         stdin: first bytes of its standard input, which then remains open until `terminate`. None for an
             empty standard input; Linux then sends SIGTERM to the process when this process ends.
     """

@@ -121,7 +121,7 @@ class OutcomeStreak:
 
 
 class HealthChecker:
-    """Runs the checks of all replicas.
+    """Health checker: a task per check of each replica.
 
     Args:
         heartbeat: options of the heartbeat; None disables it.

@@ -112,7 +112,7 @@ class AgentErrorBench:
             system_prompts={"agent": prompt} if prompt else {},
             extra={key: metadata.raw(key) for key in _METADATA_FACTS if key in metadata},
         )
-        # An unknown field may reveal a judgement of the run, so it goes to the annotation.
+        # An unknown field may reveal a judgement of the run, so it is in the annotation.
         extra = {
             **record.extra_fields("messages", "metadata", "label", "trajectory_id"),
             **metadata.extra_fields(*_METADATA_FACTS),

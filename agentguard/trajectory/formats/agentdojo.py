@@ -2,7 +2,7 @@
 
 A file is ``{suite_name, pipeline_name, user_task_id, injection_task_id, attack_type, injections, messages,
 error, utility, security, duration}``. A call is ``{id, function, args}``. The run failed if ``utility`` is
-false. ``utility``, ``security`` and all fields of the attack go to the annotation.
+false. ``utility``, ``security`` and all fields of the attack are in the annotation.
 """
 
 from __future__ import annotations

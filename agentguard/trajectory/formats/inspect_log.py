@@ -1,6 +1,6 @@
 """Inspect AI logs: ``.eval`` archives and ``.json`` files, one run for each sample and epoch.
 
-``scores``, ``target``, ``metadata`` and ``store`` of a sample go to the annotation. The run failed if its
+``scores``, ``target``, ``metadata`` and ``store`` of a sample are in the annotation. The run failed if its
 scores state it without contradiction: "I", "N", 0 or false against "C", 1 or true. The epochs of a sample are
 one group.
 """

@@ -3,7 +3,7 @@
 A file is ``{id: {environment, task_id, query, turn_history: {actions, observations, rewards, valid_action,
 thoughts}, summary, …}}``. The lists of ``turn_history`` have one entry per turn. A run failed if no turn had
 the reward 1, as in the benchmark's success rate. Rewards, ``valid_action``, ``summary`` and all other fields
-go to the annotation.
+are in the annotation.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ fields go there too, as they may reveal a judgement. A present mode does not mea
 
 A text is split into steps at the changes of speaker (see `split_speakers`), else at its blank lines. A
 text that is JSON (AG2, MetaGPT) is read as messages: a list, an object with a list of them, or JSON Lines.
-The other fields of that object may reveal a judgement, so they go to the annotation.
+The other fields of that object may reveal a judgement, so they are in the annotation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OpenAI chat messages: ``{"messages": [...]}``, a bare list of messages, or JSON Lines of either.
 
 Loggers of many frameworks write this format, so the object may have any further fields. Fields whose names
-reveal a judgement go to the annotation, the others to ``extra``.
+reveal a judgement are in the annotation, the others to ``extra``.
 """
 
 from __future__ import annotations

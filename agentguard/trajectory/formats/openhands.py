@@ -1,7 +1,7 @@
 """OpenHands runs: a list of events, or a row of a benchmark's ``output.jsonl``.
 
 A row is ``{instance_id, instruction, history, test_result, metrics, error, …}``. ``history`` has events, or
-in older files pairs of an action and its observation. Fields of the row that are not known go to the
+in older files pairs of an action and its observation. Fields of the row that are not known are in the
 annotation, because they may reveal a judgement (``report``, ``test_result``).
 """
 

@@ -4,7 +4,7 @@ A record is ``{trajectory_id, task: {title, description, constraints, success_cr
 thought, action, arguments, observation, label, rationale}]}``. Steps count from 1. The root cause is the
 first labelled step. The group is the id without ``-ROGUE`` or ``-CLEAN``.
 
-``trajectory_id`` names the kind of violation and the side of the pair. So it goes to the annotation, and the
+``trajectory_id`` names the kind of violation and the side of the pair. So it is in the annotation, and the
 id of the run is a hash of it.
 """
 

@@ -6,7 +6,7 @@ history: [{role, content, agent, is_demo, tool_calls, ...}], info: {exit_status,
 in ``history``. A file with only a ``history`` (a demonstration) has a step for each answer. An entry without
 recorded calls has its action as a call (``_action_parser.py``). The fields ``query`` and ``messages`` of an
 entry repeat the history and are omitted. Fields that judge the result (``resolved``, ``score``, test reports)
-go to the annotation.
+are in the annotation.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A file is ``{info, tasks, simulations: [{id, task_id, trial, messages, termination_reason, reward_info}]}``.
 Newer versions write each simulation into a file of a folder ``simulations`` beside the file. The policy is in
-``info.environment_info``. Tasks have the gold actions and the script of the user, so they go to the
-annotation, as do ``reward_info`` and reviews.
+``info.environment_info``. Tasks have the gold actions and the script of the user, so they are in the
+annotation, as are ``reward_info`` and reviews.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """tau-bench results (arXiv 2406.12045): tool-calling runs with a simulated user, and a reward of 0 or 1.
 
-``traj`` are chat messages with the policy in the system message. The complete ``info`` goes to the
+``traj`` are chat messages with the policy in the system message. The complete ``info`` is in the
 annotation: its task has the gold actions and the script of the simulated user, and the agent never saw
 either.
 """

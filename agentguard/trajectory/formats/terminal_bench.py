@@ -3,7 +3,7 @@
 Source: Terminal-Bench (tbench.ai) and Harbor. The importer reads two records: ``{task, model, instruction,
 events, is_resolved, failure_mode, parser_results}`` with the events of Claude Code's stream-json, and
 ``{trial, trajectory, reward}`` with an ATIF document. A folder of trials is also readable. All other fields
-judge the run or describe the trial, so they go to the annotation. The group is the task.
+judge the run or describe the trial, so they are in the annotation. The group is the task.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ MODEL_ROUTES: Final = {
     b"/v1/responses": Route("model", "responses"),
     b"/v1/messages": Route("model", "messages", "messages"),
 }
-"""Routes of the model APIs: a POST to one of these paths, spelled so."""
+"""Routes of the model APIs: a POST to exactly one of these paths."""
 _PUBLIC_PATHS: Final = frozenset({b"/healthz", b"/readyz"})
 """Public paths besides the viewer, which authenticates browsers itself by key and cookie."""
 _LITELLM_PATH: Final = b"/beta/litellm_basic_guardrail_api"
@@ -61,8 +61,9 @@ _AMBIGUOUS_PATH: Final = re.compile(rb"/\.{1,2}(?:/|$)|%2e|%2f|%5c|%00|\\|//|[^\
 def normalize_target(path: bytes, query: bytes) -> tuple[bytes, bytes]:
     """Return path and query in one spelling, so that route, guard and endpoint see the same path.
 
-    Encoded letters are decoded (RFC 3986, 6.2.2.2), and model APIs lose a final slash. Paths of Azure's
-    clients, ``/openai/deployments/NAME/chat/completions?api-version=…``, become ``/v1/chat/completions``.
+    The function decodes encoded letters (RFC 3986, 6.2.2.2), and removes a final slash of model APIs. Paths
+    of Azure's clients, ``/openai/deployments/NAME/chat/completions?api-version=…``, become
+    ``/v1/chat/completions``.
     """
     if b"%" in path:
         decoded = _ENCODED_UNRESERVED.sub(lambda found: bytes([int(found[1], 16)]), path)

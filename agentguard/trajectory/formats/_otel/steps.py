@@ -71,7 +71,7 @@ class SpanTrajectoryBuilder:
             self._add_longest_chat()
 
     def build_trajectory(self, *, id: str, format: str, extra: Mapping[str, Any]) -> Trajectory:
-        """Return the trajectory; spans that are neither step nor observation go to ``extra["spans"]``."""
+        """Return the trajectory; spans that are neither step nor observation are in ``extra["spans"]``."""
         unmapped = (
             {"spans": [collect_unmapped(span) for span in self.unmapped_spans]} if self.unmapped_spans else {}
         )

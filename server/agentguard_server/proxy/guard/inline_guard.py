@@ -62,7 +62,7 @@ class RunLogFactory(Protocol):
 
 
 class _TenantAcceptances:
-    """Acceptance verdicts of one tenant, which go to the recorder of guarded runs."""
+    """Acceptance verdicts of one tenant, which it sends to the recorder of guarded runs."""
 
     def __init__(self, log: RunLogFactory, tenant: str) -> None:
         self._log, self._tenant = log, tenant
