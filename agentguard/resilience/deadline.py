@@ -230,8 +230,8 @@ class ReusableTimer:
 class TaskTimeout:
     """Timeout that cancels the current task unless it is stopped before, like `asyncio.timeout`.
 
-    It avoids the objects and coroutines of asyncio, since every call uses several timeouts. Use it only in this
-    form::
+    It avoids the objects and coroutines of asyncio, since every call uses several timeouts. Use it only
+    in this form::
 
         timeout = TaskTimeout(seconds)
         try:
