@@ -35,7 +35,7 @@ from agentguard.runtime.error_schema_feedback import SchemaFeedback
 from agentguard.schemata.live_cache import SchemaCache
 from agentguard.schemata.model import SchemaStatus
 
-HEEDS, RATE = 0.5, 0.25
+ACCEPTANCE_RATE, RATE = 0.5, 0.25
 
 
 def play(run: Scripted, most: int, guard: Guard) -> tuple[Attempted, Counter[str]]:
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number in range(chosen.games):
             given = build_scenario(chosen.seed * 1_000_000 + number, levels[number % len(levels)])
             for name, guard in (("off", without), ("on", taught)):
-                run = Scripted(given, games, seed=number, heeds=HEEDS, rate=RATE)
+                run = Scripted(given, games, seed=number, acceptance_rate=ACCEPTANCE_RATE, rate=RATE)
                 with guard.override(schemata=learning if name == "on" else False):
                     result, outcomes = play(run, int(chosen.budget * given.max_turns), guard)
                 played[name].append(result)

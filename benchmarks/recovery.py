@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from recovery_arms import ALIKE, ARMS, UNTOLD, Attempted, Budgeted, Playable, make_guard
 from recovery_journal import Journal, Key
 from recovery_report import ATTEMPTS, BUDGET, Outcome, report, show
-from recovery_scripted import HEEDS, Scripted
+from recovery_scripted import ACCEPTANCE_RATES, Scripted
 
 MIDDLE = "half"
 RATE = 0.15
@@ -84,21 +84,30 @@ class Game:
         return self._first.copy()
 
 
-def scripted(args: argparse.Namespace, heeds: dict[str, float]) -> dict[str, list[Outcome]]:
+def scripted(args: argparse.Namespace, rates: dict[str, float]) -> dict[str, list[Outcome]]:
     """Play every game under every procedure and assumption; a game is opened once for all of them."""
-    found: dict[str, list[Outcome]] = {name: [] for name in heeds}
+    found: dict[str, list[Outcome]] = {name: [] for name in rates}
     journal = Journal(args.journal)
     with GameLibrary(args.games_folder, max_open=2) as games:
         for number, given in _games(args, games):
 
             def begin(given: Scenario = given, number: int = number) -> Scripted:
-                return Scripted(given, games, seed=number, heeds=0.0, rate=args.rate)
+                return Scripted(given, games, seed=number, acceptance_rate=0.0, rate=args.rate)
 
             first: Budgeted | None = None
-            for name, share in heeds.items():
-                game = Game(args, given, number, name, journal, lambda share=share: begin().heeding(share))  # type: ignore[misc]
+            for name, share in rates.items():
+                game = Game(
+                    args,
+                    given,
+                    number,
+                    name,
+                    journal,
+                    lambda share=share: begin().with_acceptance_rate(share),
+                )  # type: ignore[misc]
                 if first is not None and isinstance(first.run, Scripted):
-                    game._first = Budgeted(first.run.heeding(share), first.most, first.copy().result)
+                    game._first = Budgeted(
+                        first.run.with_acceptance_rate(share), first.most, first.copy().result
+                    )
                 results = {arm: game.played(arm) for arm in args.arms}
                 first = game._first or first
                 found[name].append(Outcome(given.max_turns, given.id, str(given.difficulty), results))
@@ -153,7 +162,9 @@ def arguments() -> argparse.Namespace:
     add("--games", type=int, default=300)
     add("--seed", type=int, default=0)
     add("--rate", type=float, default=RATE, help="errors a turn of the scripted agent")
-    add("--heeds", choices=[*HEEDS, "all"], default="all", help="one assumption, or all three")
+    add(
+        "--acceptance", choices=[*ACCEPTANCE_RATES, "all"], default="all", help="one assumption, or all three"
+    )
     add("--difficulty", action="append", choices=[*Difficulty], help="of the games; all three if absent")
     add("--arms", default=",".join(ARMS), help="procedures to play, with commas between them")
     add("--agent", choices=["scripted", "chat"], default="scripted")
@@ -178,9 +189,11 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    heeds = HEEDS if args.heeds == "all" else {args.heeds: HEEDS[args.heeds]}
+    rates = (
+        ACCEPTANCE_RATES if args.acceptance == "all" else {args.acceptance: ACCEPTANCE_RATES[args.acceptance]}
+    )
     try:
-        played = chat(args) if args.agent == "chat" else scripted(args, heeds)
+        played = chat(args) if args.agent == "chat" else scripted(args, rates)
     except KeyboardInterrupt:
         kept = "the same command goes on from here" if args.journal else "nothing is kept without --journal"
         print(f"\ninterrupted; {kept}", file=sys.stderr)

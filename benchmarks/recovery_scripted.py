@@ -10,7 +10,7 @@ from agentguard_lab.textworld.scenarios import Scenario
 
 from agentguard.trajectory.model import Step, Trajectory
 
-HEEDS = {"half": 0.5, "always": 1.0, "never": 0.0}
+ACCEPTANCE_RATES = {"half": 0.5, "always": 1.0, "never": 0.0}
 """Share of the corrections that the agent follows, under each assumption."""
 
 
@@ -19,15 +19,17 @@ class Scripted:
 
     Args:
         seed: seed of its character and its random numbers.
-        `heeds`: share of the corrections that the agent follows.
+        acceptance_rate: share of the corrections that the agent follows.
         rate: errors per turn, over all kinds.
     """
 
-    def __init__(self, given: Scenario, games: GameLibrary, *, seed: int, heeds: float, rate: float) -> None:
+    def __init__(
+        self, given: Scenario, games: GameLibrary, *, seed: int, acceptance_rate: float, rate: float
+    ) -> None:
         weights = {code: weight for code, weight in AGENT_ERRORS.items() if not code.startswith("system")}
         total = sum(weights.values())
         rates = Rates(rates={code: rate * weight / total for code, weight in weights.items()})
-        self.heeds = heeds
+        self.acceptance_rate = acceptance_rate
         self._run = TextWorldRun(given, games, seed=seed, errors=rates)
         self._struck: tuple[int, ...] = ()
 
@@ -59,22 +61,22 @@ class Scripted:
 
     def refuse(self, correction: str) -> None:
         self._struck = tuple(step for step in self._struck if step < len(self._run.trajectory.steps))
-        self._run.refuse(correction, acceptance_rate=self.heeds)
+        self._run.refuse(correction, acceptance_rate=self.acceptance_rate)
 
     def truncate(self, to_step: int, correction: str) -> None:
         self._struck = tuple(step for step in self._struck if step < to_step)
-        self._run.truncate(to_step, correction, acceptance_rate=self.heeds)
+        self._run.truncate(to_step, correction, acceptance_rate=self.acceptance_rate)
 
     def correct(self, correction: str) -> None:
-        self._run.correct(correction, acceptance_rate=self.heeds)
+        self._run.correct(correction, acceptance_rate=self.acceptance_rate)
 
     def copy(self) -> Scripted:
         made = Scripted.__new__(Scripted)
-        made.heeds, made._run, made._struck = self.heeds, self._run.copy(), self._struck
+        made.acceptance_rate, made._run, made._struck = self.acceptance_rate, self._run.copy(), self._struck
         return made
 
-    def heeding(self, share: float) -> Scripted:
+    def with_acceptance_rate(self, share: float) -> Scripted:
         """Return a copy of the run at the same point, under another assumption."""
         made = self.copy()
-        made.heeds = share
+        made.acceptance_rate = share
         return made

@@ -17,7 +17,7 @@ ARMS = {"none", "plain_retry", "restart", "agentdebug", "agentguard"}
 
 
 def bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/recovery.py", "--difficulty", "easy", "--heeds", "half"]
+    command = [sys.executable, "benchmarks/recovery.py", "--difficulty", "easy", "--acceptance", "half"]
     command += ["--games-folder", str(folder / "games"), "--journal", str(folder / "played.jsonl"), *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500)
 
