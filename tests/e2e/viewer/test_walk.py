@@ -81,7 +81,7 @@ def test_walk_from_list_to_root_cause(viewer: Viewer, viewer_page: Page, tmp_pat
     assert page.locator(".pair").count() > 0
     save_screenshot(page, "walk-4-branches")
     page.get_by_role("link", name="Effects").click()
-    for fate in ("executed", "undone", "reused", "in doubt"):
+    for fate in ("executed", "undone", "reused", "unknown outcome"):
         expect(page.locator("main")).to_contain_text(fate)
     save_screenshot(page, "walk-5-effects")
 

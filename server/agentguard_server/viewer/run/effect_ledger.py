@@ -27,7 +27,7 @@ class EffectStatus(StrEnum):
     UNDONE = "undone"
     REUSED = "reused"
     SKIPPED = "skipped"
-    IN_DOUBT = "in doubt"
+    UNKNOWN = "unknown outcome"
     REFUSED = "refused"
 
 
@@ -36,8 +36,8 @@ STATUS_MEANINGS = {
     EffectStatus.RECONCILED: "Its outcome was unknown; the tool's reconcile function found that it happened.",
     EffectStatus.UNDONE: "It ran, and was compensated when the run was rolled back.",
     EffectStatus.REUSED: "It ran earlier: the agent got the recorded result, and nothing ran again.",
-    EffectStatus.SKIPPED: "It did not run: the guard rejected the turn, or an earlier attempt is in doubt.",
-    EffectStatus.IN_DOUBT: "It started, and its outcome is unknown.",
+    EffectStatus.SKIPPED: "It did not run: the turn was rejected, or the outcome of an attempt is unknown.",
+    EffectStatus.UNKNOWN: "It started, and its outcome is unknown.",
     EffectStatus.REFUSED: "The tool rejected the call: it has no effect.",
 }
 
@@ -150,7 +150,7 @@ def _build_executed_entry(row: EffectRow, call: _RecordedCall | None) -> EffectE
         "done": EffectStatus.EXECUTED,
         "reconciled": EffectStatus.RECONCILED,
         "compensated": EffectStatus.UNDONE,
-    }.get(row.state, EffectStatus.IN_DOUBT)
+    }.get(row.state, EffectStatus.UNKNOWN)
     if row.data.get("state") == "failed":
         status = EffectStatus.REFUSED
     step = row.data.get("step")

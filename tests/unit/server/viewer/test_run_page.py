@@ -184,7 +184,7 @@ def test_recovered_run_has_every_section(client: TestClient) -> None:
     assert "Branch 3 abandoned at step 4: compensate" in " ".join(branches.split())
     assert "Continuation" in branches
     effects = page(client, "/runs/lisbon-hotel?show=effects").text
-    assert all(word in effects for word in ("executed", "undone", "reused", "skipped", "in doubt"))
+    assert all(word in effects for word in ("executed", "undone", "reused", "skipped", "unknown outcome"))
     left = page(client, "/runs/lisbon-hotel?line=branch-3&step=4").text
     assert "137.5 euros a night" in left
     assert "abandoned" in left

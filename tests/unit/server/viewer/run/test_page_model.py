@@ -162,7 +162,7 @@ def test_ledger_distinguishes_effect_states(recovered: RunPageModel) -> None:
     found = {(one.tool, one.branch_id, one.step): one.status for one in recovered.ledger}
     assert found["send_mail", branch[0].id, 3] is EffectStatus.SKIPPED
     assert found["book_room", branch[2].id, 7] is EffectStatus.UNDONE
-    assert found["log_trip", branch[2].id, 5] is EffectStatus.IN_DOUBT
+    assert found["log_trip", branch[2].id, 5] is EffectStatus.UNKNOWN
     assert found["log_trip", "", 5] is EffectStatus.SKIPPED
     assert found["book_room", "", 6] is EffectStatus.EXECUTED
     assert found["send_mail", branch[2].id, 8] is EffectStatus.EXECUTED
