@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.chromium import NewContext
-from tests.e2e.viewer.test_walk import PAGES
+from tests.e2e.viewer.test_walk import PAGES, SCREENS
 from tests.viewer_server import Viewer
 
 pytestmark = pytest.mark.slow
@@ -14,8 +14,7 @@ pytestmark = pytest.mark.slow
 _GRAVE = {"serious", "critical"}
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 @pytest.mark.parametrize("name", [*PAGES, "eval", "compare", "campaign", "issue", "batch"])
 def test_axe_finds_no_serious_violation(
     viewer: Viewer, context: NewContext, name: str, scheme: str, width: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -38,6 +39,10 @@ PAGES = {
     "findings": f"/runs/{RECOVERED}?show=findings",
     "long": "/runs/long-300",
 }
+SCREENS = [(1280, "light"), (400, "dark")]
+"""Widths and color schemes: each value once, and all combinations in `make test-all`."""
+if os.environ.get("AGENTGUARD_TEST_ALL"):
+    SCREENS += [(1280, "dark"), (400, "light")]
 
 
 def rows(page: Page) -> int:
@@ -269,8 +274,7 @@ def test_all_pages_work_without_script(viewer: Viewer, context: NewContext) -> N
     expect(page.locator("main table")).to_have_count(2)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_fit_viewport(viewer: Viewer, context: NewContext, name: str, width: int, scheme: str) -> None:
     page = context(
