@@ -335,9 +335,11 @@ def _format_agents(rows: list[dict[str, Any]]) -> Table:
     table = Table(
         "agent", "failed", "passed", "root causes", "ranking", "outcome", box=None, header_style="bold"
     )
+    states = {True: "trained", False: "too few labels", None: "unknown"}
     for row in rows:
         counts = (str(row[key]) for key in ("failed", "passed", "root_causes"))
-        parts = ("trained" if row[key] else "too few labels" for key in ("ranks_steps", "predicts_outcomes"))
+        # A card of an earlier version may lack a part.
+        parts = (states[row.get(key)] for key in ("ranks_steps", "predicts_outcomes"))
         table.add_row(escape(row["agent"]), *counts, *parts)
     return table
 
