@@ -256,7 +256,7 @@ def test_idle_connections_expire_before_the_server_closes_them(
     served: tuple[str, Script], monkeypatch: pytest.MonkeyPatch, keep_alive_s: float, connections: int
 ) -> None:
     """A request on a connection that the server is closing is lost: uvicorn, of vLLM, closes after 5 s."""
-    assert uvicorn.Config("app").timeout_keep_alive > client._KEEP_ALIVE_S
+    assert uvicorn.Config("app", log_config=None).timeout_keep_alive > client._KEEP_ALIVE_S
     monkeypatch.setattr(client, "_KEEP_ALIVE_S", keep_alive_s)
     endpoint = JudgeEndpoint(served[0])
     try:

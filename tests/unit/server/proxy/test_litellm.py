@@ -335,7 +335,7 @@ def test_litellm_client_blocks_and_rewrites(tmp_path: Path) -> None:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server = uvicorn.Server(uvicorn.Config(asgi, log_level="error", lifespan="off", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(asgi, log_config=None, lifespan="off", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -24,10 +24,14 @@ KEY = "sk-canary0123456789abcdefCANARY0123456789"
 
 
 @pytest.fixture
-def kept() -> Iterator[None]:
-    """Restore the logging configuration afterwards."""
+def default_logging() -> Iterator[None]:
+    """Provide the default configuration of logging; a uvicorn in this process may have changed it."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    for name in ("uvicorn", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate, logger.level = True, logging.NOTSET
     yield
     root.handlers[:], root.level = handlers, level
 
@@ -118,7 +122,7 @@ def test_unlisted_fields_are_omitted(tmp_path: Path) -> None:
     assert KEY not in json.dumps(line)
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("default_logging")
 def test_foreign_log_records_keep_only_their_location(tmp_path: Path) -> None:
     told = logs(tmp_path / "log", level="debug")
     told.install()
