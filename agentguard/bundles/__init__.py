@@ -12,9 +12,9 @@ if TYPE_CHECKING:
         verify_bundle as verify_bundle,
         write_bundle as write_bundle,
     )
+    from agentguard.bundles.bindings import CallBinding as CallBinding, RunBinding as RunBinding
     from agentguard.bundles.bundle import Bundle as Bundle, RecordedCall as RecordedCall
     from agentguard.bundles.bundle_folder import BundleFolder as BundleFolder
-    from agentguard.bundles.call_binding import CallBinding as CallBinding, RunBinding as RunBinding
     from agentguard.bundles.call_recorder import record_run as record_run
     from agentguard.bundles.captured_run import build_run_bundle as build_run_bundle
     from agentguard.bundles.minimization import minimize_bundle as minimize_bundle
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Bundle": "agentguard.bundles.bundle",
     "BundleFolder": "agentguard.bundles.bundle_folder",
-    "CallBinding": "agentguard.bundles.call_binding",
+    "CallBinding": "agentguard.bundles.bindings",
     "Divergence": "agentguard.bundles.run_difference",
     "RecordedCall": "agentguard.bundles.bundle",
     "ReplayMode": "agentguard.bundles.replay_scope",
     "ReplayResult": "agentguard.bundles.replay",
-    "RunBinding": "agentguard.bundles.call_binding",
+    "RunBinding": "agentguard.bundles.bindings",
     "RunDifference": "agentguard.bundles.run_difference",
     "ValueDifference": "agentguard.bundles.run_difference",
     "build_run_bundle": "agentguard.bundles.captured_run",

@@ -12,14 +12,7 @@ import orjson
 
 from agentguard._sync_async import SharedBody
 from agentguard.bundles.archive import read_bundle, write_bundle
-from agentguard.bundles.bundle import (
-    Bundle,
-    RecordedCall,
-    RecordedEffect,
-    RecordedSnapshot,
-    encode_bundle_diagnosis,
-)
-from agentguard.bundles.call_binding import (
+from agentguard.bundles.bindings import (
     EnvironmentFunctions,
     RecordableAgent,
     RestoreFunction,
@@ -28,6 +21,13 @@ from agentguard.bundles.call_binding import (
     bind_function,
     call_agent,
     list_effects,
+)
+from agentguard.bundles.bundle import (
+    Bundle,
+    RecordedCall,
+    RecordedEffect,
+    RecordedSnapshot,
+    encode_bundle_diagnosis,
 )
 from agentguard.errors import BundleError, ConfigError
 from agentguard.guard import Guard, diagnose

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agentguard._sync_async import SharedBody
-from agentguard.bundles.bundle import Bundle, RecordedCall, encode_json
-from agentguard.bundles.call_binding import (
+from agentguard.bundles.bindings import (
     EnvironmentFunctions,
     RestoreFunction,
     SaveFunction,
     bind_function,
 )
+from agentguard.bundles.bundle import Bundle, RecordedCall, encode_json
 from agentguard.bundles.call_recorder import copy_json
 from agentguard.bundles.captured_run import encode_chat_response
 from agentguard.bundles.replay_scope import ReplayMode, ReplayScope

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from agentguard.bundles.bindings import RecordableAgent, call_agent
 from agentguard.bundles.bundle import Bundle, RecordedCall
-from agentguard.bundles.call_binding import RecordableAgent, call_agent
 from agentguard.bundles.call_recorder import BindingRecorder, build_bundle
 from agentguard.bundles.call_replayer import CallReplayer
 from agentguard.bundles.network_block import block_network

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+from agentguard.bundles.bindings import RecordableAgent, call_agent
 from agentguard.bundles.bundle import Bundle, build_event_log, encode_effects
-from agentguard.bundles.call_binding import RecordableAgent, call_agent
 from agentguard.bundles.call_recorder import list_session_effects
 from agentguard.bundles.call_replayer import CallReplayer
 from agentguard.bundles.network_block import block_network

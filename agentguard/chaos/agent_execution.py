@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from agentguard.bundles import Bundle
-from agentguard.bundles.call_binding import RecordableAgent, call_agent
+from agentguard.bundles.bindings import RecordableAgent, call_agent
 from agentguard.bundles.call_recorder import BindingRecorder
 from agentguard.bundles.call_replayer import CallReplayer
 from agentguard.bundles.network_block import block_network

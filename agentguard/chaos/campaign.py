@@ -10,7 +10,7 @@ from typing import Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from agentguard.bundles import Bundle, read_bundle
-from agentguard.bundles.call_binding import RecordableAgent
+from agentguard.bundles.bindings import RecordableAgent
 from agentguard.chaos.faults import GUARD_FAULTS, MODEL_FAULTS, TOOL_FAULTS
 from agentguard.chaos.injection import MODEL_SITE, get_faults
 from agentguard.config.policy import format_validation_error, load_yaml

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from agentguard.bundles.call_binding import RecordableAgent
+from agentguard.bundles.bindings import RecordableAgent
 from agentguard.chaos.campaign import Campaign
 from agentguard.chaos.experiment import ExperimentOutcome, ExperimentResult, ExperimentRunner
 from agentguard.chaos.injection import FaultPlacement

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from agentguard.bundles.call_binding import RecordableAgent
+from agentguard.bundles.bindings import RecordableAgent
 from agentguard.chaos.agent_execution import AgentExecution, ExperimentRun
 from agentguard.chaos.campaign import Campaign
 from agentguard.chaos.injection import MODEL_SITE, FaultPlacement

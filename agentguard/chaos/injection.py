@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from agentguard._sync_async import SharedBody, Sleep, run_sync
-from agentguard.bundles.call_binding import (
+from agentguard.bundles.bindings import (
     EnvironmentFunctions,
     RestoreFunction,
     RunBinding,

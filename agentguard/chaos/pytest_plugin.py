@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from agentguard.bundles.call_binding import RecordableAgent
+    from agentguard.bundles.bindings import RecordableAgent
     from agentguard.chaos.campaign_report import CampaignReport
 
 

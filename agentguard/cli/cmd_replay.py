@@ -12,8 +12,8 @@ import orjson
 import typer
 
 from agentguard.bundles.archive import read_bundle
+from agentguard.bundles.bindings import RecordableAgent
 from agentguard.bundles.bundle import Bundle
-from agentguard.bundles.call_binding import RecordableAgent
 from agentguard.bundles.replay import ReplayResult, replay_bundle
 from agentguard.bundles.replay_scope import ReplayMode
 from agentguard.cli.terminal_text import to_one_line

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agentguard.bundles import RunBinding, read_bundle, replay_bundle
-from agentguard.bundles.call_binding import RecordableAgent
+from agentguard.bundles.bindings import RecordableAgent
 from agentguard.chaos import (
     CampaignReproducer,
     CampaignRunner,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from agentguard.bundles.archive import build_file_name, write_bundle
-from agentguard.bundles.call_binding import list_effects
+from agentguard.bundles.bindings import list_effects
 from agentguard.bundles.captured_run import build_captured_bundle, build_exchange, build_run_bundle
 from agentguard.errors import AgentGuardError
 from agentguard.guard import Guard
